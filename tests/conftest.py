@@ -1,0 +1,104 @@
+import random
+
+import pytest
+from harness.cluster import Clusters
+from harness.feed import Feed
+
+
+def pytest_addoption(parser):
+    parser.addoption("--random-seconds", type=float, default=20, help="how long the randomised test writes")
+    parser.addoption("--seed", type=int, help="the randomised test's seed, as an earlier run printed it")
+
+
+@pytest.fixture(scope="session")
+def clusters():
+    clusters = Clusters()
+    yield clusters
+    clusters.close()
+
+
+@pytest.fixture(scope="module")
+def module_settings(request):
+    """Settings of the module's cluster: its `SETTINGS`, if it has any."""
+    return getattr(request.module, "SETTINGS", {})
+
+
+@pytest.fixture(scope="module")
+def cluster(clusters, module_settings):
+    cluster = clusters.make(module_settings)
+    yield cluster
+    clusters.discard(cluster)
+
+
+@pytest.fixture
+def make_cluster(clusters):
+    """For tests that need a cluster of their own."""
+    made = []
+
+    def make(settings=None, **kwargs):
+        made.append(clusters.make(settings, **kwargs))
+        return made[-1]
+
+    yield make
+    for cluster in made:
+        clusters.discard(cluster)
+
+
+@pytest.fixture
+def make_feed(cluster, request):
+    """Feeds whose schemas are named after the test."""
+    made = []
+
+    def make(name=None, **kwargs):
+        kwargs.setdefault("cluster", cluster)
+        made.append(Feed(schema=name or schema_name(request), **kwargs))
+        return made[-1]
+
+    yield make
+    for feed in reversed(made):
+        feed.close()
+
+
+@pytest.fixture
+def feed(make_feed):
+    """One schema, not started."""
+    return make_feed()
+
+
+def schema_name(request):
+    return "".join(c if c.isalnum() else "_" for c in request.node.name)[:50].lower()
+
+
+@pytest.fixture(scope="session")
+def seed(request):
+    given = request.config.getoption("--seed")
+    return random.randrange(2**31) if given is None else given
+
+
+# A failing test shows what the servers logged while it ran; a crash in the log
+# fails the test that was running.
+
+
+@pytest.fixture(autouse=True)
+def server_logs(request):
+    if "clusters" not in request.fixturenames:
+        yield
+        return
+    clusters = request.getfixturevalue("clusters")
+    marks = {cluster.folder: cluster.log_size() for cluster in clusters.live}
+    request.node.server_logs = (clusters, marks)
+    yield
+    for cluster in clusters.live:
+        crashes = cluster.crashes(marks.get(cluster.folder, 0))
+        assert not crashes, f"the server log of {cluster.folder.name} has {crashes}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    if report.failed and hasattr(item, "server_logs"):
+        clusters, marks = item.server_logs
+        for cluster in clusters.live:
+            tail = cluster.log_tail(marks.get(cluster.folder, 0))
+            report.sections.append((f"server log of {cluster.folder.name}", tail))
+    return report

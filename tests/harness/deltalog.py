@@ -1,0 +1,156 @@
+"""The Delta log as it lies on disk: what each version says, and which rows it
+brought. Reads the JSON commits and the Parquet files directly."""
+
+import json
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote
+
+import pyarrow.parquet as pq
+
+APP_ID = "wal2delta/"
+
+
+@dataclass(frozen=True)
+class Field:
+    name: str
+    type: str
+    nullable: bool
+    physical: str
+
+
+class DeltaLog:
+    def __init__(self, path):
+        self.path = Path(path)
+        self.commits = {}
+        for file in sorted((self.path / "_delta_log").glob("*.json")):
+            if file.stem.isdigit():
+                lines = file.read_text().splitlines()
+                self.commits[int(file.stem)] = [json.loads(line) for line in lines if line.strip()]
+
+    @property
+    def version(self):
+        return max(self.commits)
+
+    def actions(self, kind, version=None):
+        """(version, action) of one kind, in the order of the log."""
+        for number, actions in self.commits.items():
+            if version is None or number <= version:
+                for action in actions:
+                    if kind in action:
+                        yield number, action[kind]
+
+    def metadata(self, version=None):
+        return list(self.actions("metaData", version))[-1][1]
+
+    def schema(self, version=None):
+        fields = json.loads(self.metadata(version)["schemaString"])["fields"]
+        return [
+            Field(
+                field["name"],
+                field["type"] if isinstance(field["type"], str) else field["type"]["type"],
+                field["nullable"],
+                field.get("metadata", {}).get("delta.columnMapping.physicalName", field["name"]),
+            )
+            for field in fields
+        ]
+
+    def types(self, version=None):
+        return {field.name: field.type for field in self.schema(version)}
+
+    def active(self, version=None):
+        """{path: add action} of the files that make up a version."""
+        files = {}
+        for number, actions in self.commits.items():
+            if version is not None and number > version:
+                break
+            for action in actions:
+                if "remove" in action:
+                    files.pop(action["remove"]["path"], None)
+            for action in actions:
+                if "add" in action:
+                    files[action["add"]["path"]] = action["add"]
+        return files
+
+    def replacements(self):
+        """Versions that replaced the content: they removed rows."""
+        return sorted({number for number, remove in self.actions("remove") if remove["dataChange"]})
+
+    def file(self, add):
+        return self.path / unquote(add["path"])
+
+    def rows_by_version(self):
+        """{version: [(xid, lsn, sort_by), …]} of the rows that each commit
+        brought. Files that a later clean-up took away are left out."""
+        rows = defaultdict(list)
+        for number, add in self.actions("add"):
+            file = self.file(add)
+            if add["dataChange"] and file.exists():
+                physical = {field.name: field.physical for field in self.schema(number)}
+                names = [physical[name] for name in ("_pg_xid", "_pg_lsn", "_sort_by")]
+                table = pq.ParquetFile(file).read(columns=names)
+                rows[number].extend(zip(*(table.column(name).to_pylist() for name in names)))
+        return dict(rows)
+
+
+def log_problems(log):
+    """What is wrong with a history table's log, in words; empty if nothing."""
+    problems = []
+    versions = list(log.commits)
+    if versions != list(range(len(versions))):
+        problems.append(f"versions are not contiguous from 0: {versions}")
+    identities = {meta["id"] for _, meta in log.actions("metaData")}
+    if len(identities) != 1:
+        problems.append(f"the table's id changed: {identities}")
+    problems += _file_problems(log) + _transaction_problems(log)
+    return problems
+
+
+def _file_problems(log):
+    problems = []
+    for path, add in log.active().items():
+        file = log.file(add)
+        if not file.exists():
+            problems.append(f"the log names {path}, which does not exist")
+            continue
+        if file.stat().st_size != add["size"]:
+            problems.append(f"{path} has {file.stat().st_size} bytes, the log says {add['size']}")
+        rows = pq.ParquetFile(file).metadata.num_rows
+        told = json.loads(add.get("stats") or "{}").get("numRecords")
+        if told != rows:
+            problems.append(f"{path} has {rows} rows, its statistics say {told}")
+    return problems
+
+
+def _transaction_problems(log):
+    problems = []
+    home = {}
+    replaced = set(log.replacements())
+    for version, rows in sorted(log.rows_by_version().items()):
+        if version in replaced:
+            home.clear()
+        for xid in {xid for xid, _, _ in rows}:
+            if home.setdefault(xid, version) != version:
+                problems.append(f"transaction {xid} lies in versions {home[xid]} and {version}")
+        problems += _progress_problems(log.commits[version], version, rows)
+    return problems
+
+
+def _progress_problems(actions, version, rows):
+    """Each commit of rows says how far it goes: the end LSN and the last
+    `_sort_by`, as two `txn` actions."""
+    said = {
+        action["txn"]["appId"]: action["txn"]["version"]
+        for action in actions
+        if action.get("txn", {}).get("appId", "").startswith(APP_ID)
+    }
+    last_lsn = max(lsn for _, lsn, _ in rows)
+    last_sort_by = max(sort_by for _, _, sort_by in rows)
+    if len(said) != 2:
+        return [f"version {version} brings rows with {len(said)} txn actions instead of 2: {said}"]
+    if last_sort_by not in said.values():
+        return [f"version {version}: no txn action says its last _sort_by {last_sort_by}: {said}"]
+    if min(said.values()) < last_lsn:
+        return [f"version {version}: a txn action lies before its last _pg_lsn {last_lsn}: {said}"]
+    return []
