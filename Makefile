@@ -1,0 +1,83 @@
+# Everything a person or CI does with this checkout. The targets do their own set-up: see scripts/.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.ONESHELL:
+.DEFAULT_GOAL := help
+
+# The one folder for what is kept between runs: cargo's target folder, virtual environments, libclang where needed.
+export WAL2DELTA_CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/wal2delta
+export CARGO_TARGET_DIR ?= $(WAL2DELTA_CACHE)/target
+# For the demo, which tells how long it took from the command to the first rows.
+export WAL2DELTA_STARTED := $(shell date +%s)
+
+# Sets the environment of cargo for the PostgreSQL whose pg_config follows: $(call cargo-for,PG_CONFIG)
+cargo-for = env=$$(scripts/build-deps); eval "$$env"; export PGRX_PG_CONFIG_PATH=$(1)
+
+.PHONY: help
+help: ## these lines
+	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 16
+
+.PHONY: demo
+demo: ## a throw-away server, a shop's tables and their history in Delta; KEEP=1 leaves the server running
+	@pg_config=$$(scripts/postgres17 --own)
+	$(call cargo-for,$$pg_config)
+	cargo build --release --locked
+	scripts/install "$$pg_config"
+	python=$$(scripts/venv venv-demo scripts/demo-requirements.txt)
+	"$$python" scripts/demo "$$pg_config"
+
+.PHONY: test
+test: ## unit tests, SQL tests, whole-cluster tests; PYTEST_ARGS='-k name' is passed to pytest
+	@pg_config=$$(scripts/postgres17 --own --extensions)
+	$(call cargo-for,$$pg_config)
+	cargo build --release --locked
+	cargo test --release --locked --lib
+	scripts/install "$$pg_config"
+	export WAL2DELTA_PG_CONFIG=$$pg_config
+	python=$$(scripts/venv venv tests/requirements.txt)
+	if [[ -x pg_test/run ]]; then pg_test/run; fi
+	"$$python" -m pytest tests $(PYTEST_ARGS)
+
+.PHONY: build
+build: ## the release build, for PG_CONFIG or the PostgreSQL 17 that demo and tests use
+	@pg_config="$(PG_CONFIG)"
+	$(call cargo-for,$${pg_config:-$$(scripts/postgres17 --own)})
+	cargo build --release --locked
+
+.PHONY: install
+install: ## the release build into a PostgreSQL 17: PG_CONFIG=/path/to/pg_config [SUDO=sudo] [DESTDIR=...]
+	@if [[ -z "$(PG_CONFIG)" ]]; then
+	  echo 'install: say into which PostgreSQL 17: make install PG_CONFIG=/path/to/pg_config' >&2; exit 2
+	fi
+	pg_config=$$(command -v "$(PG_CONFIG)" || true)
+	if [[ "$$("$${pg_config:-false}" --version)" != "PostgreSQL 17"* ]]; then
+	  echo 'install: PG_CONFIG=$(PG_CONFIG) is not the pg_config of a PostgreSQL 17' >&2; exit 2
+	fi
+	$(call cargo-for,$$pg_config)
+	cargo build --release --locked
+	scripts/install "$$pg_config"
+
+.PHONY: lint
+lint: ## format and clippy, warnings are errors
+	@for part in fmt clippy; do
+	  cargo $$part --version >/dev/null || { echo "lint: cargo $$part is missing (rustup component add rustfmt clippy)" >&2; exit 2; }
+	done
+	cargo fmt --check
+	pg_config=$$(scripts/postgres17 --own)
+	$(call cargo-for,$$pg_config)
+	cargo clippy --release --locked --all-targets -- -D warnings
+
+.PHONY: bench
+bench: ## not yet: benchmarks come with a later milestone
+	@echo 'bench: there are no benchmarks yet; they come with a later milestone'
+
+.PHONY: env
+env: ## the lines that make a shell ready for cargo by hand: eval "$(make env)"
+	@pg_config=$$(scripts/postgres17 --own)
+	scripts/build-deps
+	printf 'export %s=%q\n' CARGO_TARGET_DIR "$$CARGO_TARGET_DIR" PGRX_PG_CONFIG_PATH "$$pg_config"
+
+.PHONY: clean
+clean: ## removes what was built, the private PostgreSQL and the demo's data; the cache's virtual environments stay
+	@rm -rf .postgres17 .demo
+	cargo clean
