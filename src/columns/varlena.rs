@@ -1,0 +1,44 @@
+//! Values with a length word (varatt.h): inline, compressed, or a pointer to elsewhere.
+
+use pgrx::pg_sys::{self, Datum};
+use pgrx::varlena::{
+    varatt_is_1b_e, varatt_is_4b_c, vardata_1b_e, vardata_any, varsize_any_exhdr, vartag_1b_e,
+};
+
+/// Is this a pointer into the TOAST table? In an update's new tuple that means: unchanged, and
+/// not in the WAL.
+///
+/// # Safety
+/// `datum` is a non-null varlena.
+pub(super) unsafe fn is_on_disk(datum: Datum) -> bool {
+    let value = datum.cast_mut_ptr::<pg_sys::varlena>();
+    // SAFETY: as the caller vouches.
+    unsafe {
+        varatt_is_1b_e(value)
+            && u32::from(vartag_1b_e(value)) == pg_sys::vartag_external::VARTAG_ONDISK
+    }
+}
+
+/// The value's bytes without header, fetched and decompressed if need be. They live as long as
+/// the tuple and the current memory context.
+///
+/// # Safety
+/// `datum` is a non-null varlena, valid as long as `'a`; so is the current memory context.
+pub(super) unsafe fn payload<'a>(datum: Datum) -> &'a [u8] {
+    let mut value = datum.cast_mut_ptr::<pg_sys::varlena>();
+    // SAFETY: as the caller vouches; detoasting gives an inline, uncompressed value.
+    unsafe {
+        // Values that decoding has put together from TOAST chunks come as pointers in memory
+        // (ReorderBufferToastReplace): followed here, as detoasting would copy them.
+        while varatt_is_1b_e(value)
+            && u32::from(vartag_1b_e(value)) == pg_sys::vartag_external::VARTAG_INDIRECT
+        {
+            let indirect = vardata_1b_e(value).cast::<pg_sys::varatt_indirect>();
+            value = indirect.read_unaligned().pointer;
+        }
+        if varatt_is_1b_e(value) || varatt_is_4b_c(value) {
+            value = pg_sys::pg_detoast_datum_packed(value);
+        }
+        std::slice::from_raw_parts(vardata_any(value).cast(), varsize_any_exhdr(value))
+    }
+}
