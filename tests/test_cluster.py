@@ -73,6 +73,14 @@ def test_table_rows_are_in_the_readers_form(bare):
     assert third[3:6] == (FarDate(-2440550), FarTimestamp(-210863520000000000), FarTimestamp(9223371244800000000))
 
 
+def test_the_last_microsecond_that_fits(bare):
+    bare.sql(
+        "CREATE TABLE limits AS SELECT '294247-01-10 04:00:54.775807'::timestamp AS last,"
+        " '294247-01-10 04:00:54.775808'::timestamp AS past, '0001-12-31 23:59:59.999999 BC'::timestamptz AS bc"
+    )
+    assert table_rows(bare, "public.limits") == [(FarTimestamp(2**63 - 1), None, FarTimestamp(-62135596800000001))]
+
+
 @pytest.mark.parametrize(
     "type_name, expected",
     [

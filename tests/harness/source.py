@@ -15,6 +15,7 @@ FIXED = {
     "bytea_output": "hex",
     "xmlbinary": "base64",
     "lc_monetary": "C",
+    "quote_all_identifiers": "off",
     "search_path": "pg_catalog",
 }
 
@@ -71,7 +72,11 @@ def _expression(name, type_name, typmod):
     if type_name == "date":
         return f"CASE WHEN isfinite({column}) THEN {column} - date '1970-01-01' END", values.date
     if type_name in ("timestamp", "timestamptz"):
-        return f"CASE WHEN isfinite({column}) THEN extract(epoch FROM {column}) * 1000000 END", _timestamp
+        # Whole seconds and the rest apart: near the end of 64 bits the epoch of
+        # a timestamp is rounded.
+        seconds = f"extract(epoch FROM date_trunc('second', {column}))"
+        rest = f"mod(extract(microseconds FROM {column}), 1000000)"
+        return f"CASE WHEN isfinite({column}) THEN {seconds} * 1000000 + {rest} END", _timestamp
     # format() prints by the output function; num_nulls(), unlike IS NULL, does
     # not look into composite values.
     return f"CASE WHEN num_nulls({column}) = 0 THEN format('%%s', {column}) END", None

@@ -1,0 +1,132 @@
+"""Servers and workers that end in the midst of a load: nothing twice, nothing
+missing, and the feed goes on by itself."""
+
+import pytest
+from harness.load import Load
+from harness.waiting import wait_for
+
+SETTINGS = {"wal2delta.flush_interval": "300ms"}
+
+TABLES = ["one", "two"]
+
+
+@pytest.fixture
+def streaming(make_cluster, make_feed):
+    """A cluster of its own: these tests end it."""
+    feed = make_feed("shop", cluster=make_cluster(SETTINGS))
+    for table in TABLES:
+        feed.table(f"{table} (id bigint PRIMARY KEY, n int, pad text)")
+        feed.sql(f"INSERT INTO {table} SELECT i, 0, 'x' FROM generate_series(1, 500) i")
+    feed.start()
+    feed.flush()
+    return feed
+
+
+def reconnect(feed):
+    feed.conn.close()
+    feed.conn = feed.cluster.connect()
+
+
+def grown(feed, table):
+    """Waits until the history has more rows than now."""
+    before = len(feed.rows(table))
+    wait_for(lambda: len(feed.rows(table)) > before, 60, f"more rows in the history of {table}")
+
+
+def check_all(feed):
+    for table in TABLES:
+        rows = feed.check(table)
+        assert len(rows) > 500
+        assert feed.status(table) == "STREAMING"
+
+
+def test_the_worker_is_terminated_again_and_again(streaming):
+    with Load(streaming, *TABLES) as load:
+        for _ in range(6):
+            load.wait_for_transactions(20)
+            old = streaming.cluster.terminate_feed_worker()
+            assert streaming.cluster.wait_for_feed_worker() != old
+        grown(streaming, "one")
+    check_all(streaming)
+
+
+@pytest.mark.parametrize("end", ["fast", "immediate", "kill"])
+def test_the_server_ends_in_the_midst_of_a_load(streaming, end):
+    cluster = streaming.cluster
+    with Load(streaming, *TABLES) as load:
+        for _ in range(2):
+            grown(streaming, "two")
+            load.wait_for_transactions(20)
+            cluster.kill() if end == "kill" else cluster.stop(end)
+            cluster.start()
+            load.wait_for_transactions(20)
+    reconnect(streaming)
+    check_all(streaming)
+
+
+def test_what_was_written_while_no_worker_ran(streaming):
+    """Written just before the server ends; no flush was due."""
+    streaming.cluster.configure(**{"wal2delta.flush_interval": "60s"})
+    streaming.cluster.reload()
+    wait_for(
+        lambda: streaming.value("SHOW wal2delta.flush_interval") in ("60s", "1min"), 20, "the setting to be read"
+    )
+    streaming.sql("INSERT INTO one VALUES (1001, 1, 'late')")
+    streaming.cluster.stop("immediate")
+    streaming.cluster.start()
+    reconnect(streaming)
+    streaming.sql("UPDATE one SET n = 2 WHERE id = 1001")
+    assert streaming.events("one")[500:] == [
+        ("insert", (1001, 1, "late")),
+        ("update_preimage", (1001, 1, "late")), ("update_postimage", (1001, 2, "late")),
+    ]  # fmt: skip
+
+
+def test_replays_bring_nothing_twice(streaming):
+    """The slot stands still while an old transaction is open, so a restarted
+    worker decodes everything since then again."""
+    opened = streaming.session(autocommit=False)
+    opened.execute("INSERT INTO two VALUES (1001, 1, 'long open')")
+    for n in range(5):
+        streaming.sql("INSERT INTO one VALUES (%s, 1, 'x')", [2000 + n])
+        streaming.flush()
+        streaming.cluster.terminate_feed_worker()
+    opened.execute("INSERT INTO one VALUES (3000, 1, 'long open')")
+    opened.commit()
+    opened.close()
+    assert [values[0] for _, values in streaming.events("one")[500:]] == [2000, 2001, 2002, 2003, 2004, 3000]
+    assert [values[0] for _, values in streaming.events("two")[500:]] == [1001]
+
+
+def test_a_prepared_transaction_outlives_a_restart(streaming):
+    streaming.sql("BEGIN")
+    streaming.sql("INSERT INTO one VALUES (1001, 1, 'prepared')")
+    streaming.sql("PREPARE TRANSACTION 'p'")
+    streaming.sql("INSERT INTO one VALUES (1002, 1, 'between')")
+    streaming.flush()
+    streaming.cluster.restart("immediate")
+    reconnect(streaming)
+    streaming.sql("COMMIT PREPARED 'p'")
+    assert [values[0] for _, values in streaming.events("one")[500:]] == [1002, 1001]
+
+
+def test_a_snapshot_that_is_cut_off_starts_anew(streaming):
+    streaming.table("big (id bigint PRIMARY KEY, n int, pad text)", full=False)
+    streaming.sql("INSERT INTO big SELECT i, 0, repeat(md5(i::text), 8) FROM generate_series(1, 100000) i")
+    with Load(streaming, "big", sessions=1) as load:
+        streaming.sql("ALTER TABLE big REPLICA IDENTITY FULL")
+        streaming.wait_for_status("big", "SNAPSHOTTING")
+        for _ in range(2):
+            streaming.cluster.terminate_feed_worker()
+            load.wait_for_transactions(5)
+        streaming.wait_for_status("big", "STREAMING", timeout=120)
+    assert len(streaming.check("big")) > 90000
+
+
+def test_a_fast_stop_does_not_wait_for_the_feed(streaming):
+    with Load(streaming, *TABLES) as load:
+        load.wait_for_transactions(50)
+        streaming.cluster.stop("fast", timeout=10)
+        streaming.cluster.start()
+    reconnect(streaming)
+    check_all(streaming)
