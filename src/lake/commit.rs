@@ -1,0 +1,138 @@
+//! The one way a commit gets into a Delta log: its file is put in place if there is none of that
+//! version yet. After an error or a conflict the version is read back, because a store can answer
+//! "already exists" to our own earlier try. Nothing is listed and nothing read on the good path.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use uuid::Uuid;
+
+use crate::lake::error::{ErrorKind, LakeError};
+use crate::lake::log::{Action, Landed, Operation, commit_path, read_landed, to_lines};
+use crate::lake::store::{Pauses, TableStore};
+
+/// How long a commit is tried before its outcome is called unknown.
+const COMMIT_LIMIT: Duration = Duration::from_secs(60);
+
+/// A commit on its way.
+pub(crate) struct Commit<'a> {
+    /// What it does.
+    pub operation: Operation,
+    /// Its actions but the `commitInfo`.
+    pub actions: Vec<Action>,
+    /// Begin of our own application ids: a foreign commit with such a `txn` is by a clone of us.
+    pub own_app_ids: &'a str,
+    /// True if the actions depend on which files are active: then files that others move are not
+    /// passed over.
+    pub needs_exact_files: bool,
+}
+
+/// Why a commit is not known to be in the log.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// It may be in the log or still get there: its files must never be removed.
+    Unknown(LakeError),
+    /// It is not in the log and will not get there.
+    NotLanded(LakeError),
+    /// It is not in the log: with `version`, others have exchanged files; build it anew.
+    FilesMoved { version: u64 },
+}
+
+impl Failure {
+    pub(crate) fn into_error(self) -> LakeError {
+        match self {
+            Failure::Unknown(error) | Failure::NotLanded(error) => error,
+            Failure::FilesMoved { version } => LakeError::transient(format!(
+                "other writers kept exchanging files, last in version {version}"
+            )),
+        }
+    }
+}
+
+/// Commits at `version`, or at the next free one after foreign commits that change nothing.
+/// Returns the version. When it returns `Ok`, the commit is durable.
+pub(crate) async fn commit(
+    store: &TableStore,
+    version: u64,
+    commit: Commit<'_>,
+) -> Result<u64, Failure> {
+    let id = Uuid::new_v4();
+    let mut actions = vec![Action::CommitInfo(commit.operation.info(id))];
+    actions.extend(commit.actions);
+    let lines = Bytes::from(to_lines(&actions).map_err(Failure::NotLanded)?);
+    drop(actions);
+    let mut version = version;
+    let mut pauses = Pauses::new(COMMIT_LIMIT);
+    loop {
+        // Errors are answered by the same put again, not by a read: when the put says that the
+        // version exists, the store has also made it durable.
+        let error = match store.create(&commit_path(version), lines.clone()).await {
+            Ok(true) => return Ok(version),
+            Ok(false) => match landed_at(store, version).await {
+                Ok(landed) if landed.commit_id == Some(id) => return Ok(version),
+                Ok(landed) => {
+                    pass_over(store, version, &landed, commit.own_app_ids)?;
+                    if landed.moves_files && commit.needs_exact_files {
+                        return Err(Failure::FilesMoved { version });
+                    }
+                    version += 1;
+                    continue;
+                }
+                Err(error) => error,
+            },
+            Err(error) => error,
+        };
+        if error.kind() != ErrorKind::Transient || !pauses.wait().await {
+            return Err(Failure::Unknown(error));
+        }
+    }
+}
+
+/// Reads a commit that is said to exist.
+async fn landed_at(store: &TableStore, version: u64) -> Result<Landed, LakeError> {
+    let path = commit_path(version);
+    let Some(lines) = store.get(&path).await? else {
+        return Err(LakeError::transient(format!(
+            "could not {}: it exists, but is not found",
+            store.doing("read", &path)
+        )));
+    };
+    read_landed(&lines).map_err(|error| {
+        LakeError::config(
+            format!("could not {}: {error}", store.doing("read", &path)),
+            "The commit file is damaged; restore it or take a new snapshot into another destination.",
+        )
+    })
+}
+
+/// One writer per table (rule 9): only commits that change no rows, schema or protocol, and do
+/// not carry our own application id, may come from others.
+fn pass_over(
+    store: &TableStore,
+    version: u64,
+    landed: &Landed,
+    own_app_ids: &str,
+) -> Result<(), Failure> {
+    let refuse = |what: &str| {
+        let message = format!(
+            "version {version} of history table \"{}\" was {what}",
+            store.name()
+        );
+        Err(Failure::NotLanded(LakeError::conflict(message)))
+    };
+    if landed
+        .app_ids
+        .iter()
+        .any(|app_id| app_id.starts_with(own_app_ids))
+    {
+        return refuse("committed by another wal2delta for the same source table");
+    }
+    if landed.changes_table {
+        return refuse("committed by another writer and changes the table");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[path = "commit_tests.rs"]
+mod tests;

@@ -1,0 +1,222 @@
+//! The one error type of `lake/`. It decides what happens next: every error has a kind, and one
+//! table says what a kind means for retrying. It may not carry secrets: messages name folders and
+//! files, never credentials or signed addresses.
+
+use std::error::Error as StdError;
+
+/// What went wrong, seen from the one who must act on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ErrorKind {
+    /// The store or the network failed; the same call may succeed later.
+    Transient,
+    /// Another writer changed the table since our last commit (one writer per table).
+    Conflict,
+    /// The destination is wrong, not allowed, or holds something that is not ours.
+    Config,
+    /// The rows or the schema cannot be expressed in Delta.
+    Data,
+    /// A broken invariant or a panic: an error in wal2delta itself.
+    Internal,
+}
+
+/// What the caller does with a table after an error of some kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Retry {
+    /// Try again after pauses that start short and grow.
+    Backoff,
+    /// Try again, but seldom: it needs a person first.
+    Slow,
+    /// Do not try again before a person, or a change of the source table, says so.
+    Never,
+}
+
+impl ErrorKind {
+    /// The table from kind to retry; there is no second one.
+    pub const fn retry(self) -> Retry {
+        match self {
+            ErrorKind::Transient | ErrorKind::Internal => Retry::Backoff,
+            ErrorKind::Config => Retry::Slow,
+            ErrorKind::Conflict | ErrorKind::Data => Retry::Never,
+        }
+    }
+}
+
+/// An error of the lake. Its `Display` is a Postgres primary message: lower case, no full stop.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct LakeError {
+    kind: ErrorKind,
+    message: String,
+    hint: Option<String>,
+}
+
+impl LakeError {
+    fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        LakeError {
+            kind,
+            message: message.into(),
+            hint: None,
+        }
+    }
+
+    /// An error of the store or the network.
+    pub fn transient(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Transient, message)
+    }
+
+    /// A foreign writer was found.
+    pub fn conflict(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Conflict, message)
+            .with_hint("Make sure that nothing else writes to this table, then take a new snapshot of it with wal2delta.resync().")
+    }
+
+    /// A destination or a permission is wrong.
+    pub fn config(message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Config, message).with_hint(hint)
+    }
+
+    /// The data or the schema has no place in Delta.
+    pub fn data(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Data, message)
+    }
+
+    /// A broken invariant.
+    pub fn internal(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Internal, message)
+    }
+
+    /// The same error with a hint: a full sentence.
+    pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// The kind, which decides about retrying.
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// What a person can do about it: a full sentence.
+    pub fn hint(&self) -> Option<String> {
+        self.hint.clone()
+    }
+
+    /// An I/O error on a local path; `doing` completes "could not …".
+    pub fn io(doing: &str, error: &std::io::Error) -> Self {
+        Self::from_chain(doing, error)
+    }
+
+    /// An error of the object store; `doing` completes "could not …".
+    pub fn store(doing: &str, error: &object_store::Error) -> Self {
+        use object_store::Error::{
+            NotImplemented, NotSupported, PermissionDenied, Unauthenticated,
+        };
+        match error {
+            PermissionDenied { .. } | Unauthenticated { .. } => denied(doing, error),
+            NotImplemented { .. } | NotSupported { .. } => {
+                Self::internal(format!("could not {doing}: {}", chain_text(error)))
+            }
+            _ => Self::from_chain(doing, error),
+        }
+    }
+
+    /// An error of the Delta kernel; `doing` completes "could not …".
+    pub fn kernel(doing: &str, error: &buoyant_kernel::Error) -> Self {
+        use buoyant_kernel::Error as Kernel;
+        match error {
+            Kernel::Backtraced { source, .. } => Self::kernel(doing, source),
+            Kernel::ObjectStore(error) => Self::store(doing, error),
+            Kernel::IOError(error) => Self::io(doing, error),
+            Kernel::Reqwest(_) | Kernel::JoinFailure(_) | Kernel::FileNotFound(_) => {
+                Self::transient(format!("could not {doing}: {}", chain_text(error)))
+            }
+            Kernel::InternalError(_) => {
+                Self::internal(format!("could not {doing}: {}", chain_text(error)))
+            }
+            _ => Self::config(
+                format!("could not {doing}: {}", chain_text(error)),
+                "The table's Delta log is damaged or was written with features that wal2delta does not know.",
+            ),
+        }
+    }
+
+    /// Looks for an operating system error below, as only that tells a full disk from a
+    /// forbidden one.
+    fn from_chain(doing: &str, error: &(dyn StdError + 'static)) -> Self {
+        let message = || format!("could not {doing}: {}", chain_text(error));
+        match io_kind(error) {
+            Some(std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem) => {
+                denied(doing, error)
+            }
+            Some(std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded) => {
+                Self::transient(message()).with_hint("Free space at the destination.")
+            }
+            _ => Self::transient(message()),
+        }
+    }
+}
+
+fn denied(doing: &str, error: &(dyn StdError + 'static)) -> LakeError {
+    LakeError::config(
+        format!("could not {doing}: {}", chain_text(error)),
+        "The operating system user that runs Postgres needs permission to read and write there.",
+    )
+}
+
+fn io_kind(error: &(dyn StdError + 'static)) -> Option<std::io::ErrorKind> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(io) = error.downcast_ref::<std::io::Error>() {
+            return Some(io.kind());
+        }
+        next = error.source();
+    }
+    None
+}
+
+/// The messages of an error and its causes on one line, without repeating a cause that the outer
+/// message already contains.
+fn chain_text(error: &(dyn StdError + 'static)) -> String {
+    let mut text = error.to_string().replace('\n', " ");
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let cause_text = cause.to_string().replace('\n', " ");
+        if !text.contains(&cause_text) {
+            text.push_str(": ");
+            text.push_str(&cause_text);
+        }
+        next = cause.source();
+    }
+    text.trim_end_matches('.').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_forbidden_path_needs_a_person_and_a_full_disk_does_not() {
+        let forbidden = std::io::Error::from(std::io::ErrorKind::PermissionDenied);
+        let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
+        assert_eq!(
+            LakeError::io("write \"/x\"", &forbidden).kind(),
+            ErrorKind::Config
+        );
+        let error = LakeError::io("write \"/x\"", &full);
+        assert_eq!(error.kind(), ErrorKind::Transient);
+        assert!(error.to_string().starts_with("could not write \"/x\": "));
+        assert!(error.hint().is_some_and(|hint| hint.ends_with('.')));
+    }
+
+    #[test]
+    fn the_operating_system_error_is_found_below_the_store_error() {
+        let error = object_store::Error::Generic {
+            store: "LocalFileSystem",
+            source: Box::new(std::io::Error::from(std::io::ErrorKind::PermissionDenied)),
+        };
+        assert_eq!(
+            LakeError::store("read it", &error).kind(),
+            ErrorKind::Config
+        );
+    }
+}

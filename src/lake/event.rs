@@ -1,0 +1,98 @@
+//! What the lake tells the thread that uses it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::lake::error::LakeError;
+use crate::lake::schema::HistorySchema;
+use crate::lake::source::{Progress, Source};
+
+/// A history table that a survey found.
+#[derive(Debug, Clone)]
+pub struct Found {
+    /// Its folder in the destination.
+    pub folder: String,
+    /// The source table it belongs to.
+    pub source: Source,
+    /// Its newest version.
+    pub version: u64,
+    /// Its columns, or why it cannot be written.
+    pub schema: Result<HistorySchema, LakeError>,
+    /// The newest generation, up to the one asked for, that has committed; `None` if none has.
+    pub progress: Option<Progress>,
+}
+
+/// A data file that is stored, durable, and not yet in the Delta log.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+pub struct DataFile {
+    /// Relative to the table's folder.
+    pub path: String,
+    /// Bytes.
+    pub size: u64,
+    /// Rows.
+    pub rows: u64,
+    /// Milliseconds since 1970.
+    pub modification_time_ms: i64,
+    /// The `stats` text of its `add` action.
+    pub stats: String,
+}
+
+/// An answer, or news.
+#[derive(Debug)]
+pub enum Event {
+    /// The answer to [`crate::lake::Lake::survey`].
+    Surveyed {
+        /// The number given with the request.
+        request: u64,
+        /// The tables found; an error if the destination could not be listed.
+        result: Result<Vec<Found>, LakeError>,
+    },
+    /// The table is open and can be committed to. Comes after [`crate::lake::Lake::open`], and
+    /// again after a `discard` that ended a failed state.
+    Opened {
+        /// The source table's oid.
+        table: u32,
+        /// The table's folder in the destination.
+        folder: String,
+        /// Its newest version.
+        version: u64,
+        /// How far it has come: a commit that was reported as failed may have landed.
+        progress: Option<Progress>,
+    },
+    /// The answer to `commit` and `replace`: everything is durable.
+    Committed {
+        /// The source table's oid.
+        table: u32,
+        /// The number given with the request.
+        ticket: u64,
+        /// The Delta version; `None` if there was nothing to commit.
+        version: Option<u64>,
+        /// Rows in the commit.
+        rows: u64,
+    },
+    /// The answer to `stage`.
+    Staged {
+        /// The source table's oid.
+        table: u32,
+        /// The number given with the request.
+        ticket: u64,
+        /// Files written since the last `stage`.
+        files: Vec<DataFile>,
+        /// Their rows.
+        rows: u64,
+    },
+    /// The table failed; what it held is dropped, and what is sent to it is ignored until
+    /// `discard`.
+    Failed {
+        /// The source table's oid.
+        table: u32,
+        /// Why.
+        error: LakeError,
+    },
+    /// Upkeep of a table failed. Its data is not affected; upkeep is tried again later.
+    Upkeep {
+        /// The source table's oid.
+        table: u32,
+        /// Why.
+        error: LakeError,
+    },
+}

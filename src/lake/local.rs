@@ -1,0 +1,453 @@
+//! An object store on a local disk whose writes are on disk before they can be seen: file, then
+//! name, then folder. `object_store` 0.13 syncs nothing, and a torn last commit makes every
+//! reader refuse the table. Reads, listings and deletions are `LocalFileSystem`'s.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::ops::Range;
+use std::path::{Path as FilePath, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use futures::stream::{self, BoxStream};
+use futures::{FutureExt, StreamExt, TryFutureExt, TryStreamExt};
+use object_store::local::LocalFileSystem;
+use object_store::path::Path;
+use object_store::{
+    CopyMode, CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
+    ObjectStore, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+    UploadPart,
+};
+use uuid::Uuid;
+
+/// Names of unfinished files. Delta readers ignore names that start with a dot, so one that a
+/// crash leaves behind does no harm.
+const TEMPORARY_PREFIX: &str = ".wal2delta-tmp-";
+
+const STORE: &str = "DurableStore";
+
+/// A folder on a local disk as an object store with durable writes.
+#[derive(Debug, Clone)]
+pub struct DurableStore {
+    inner: LocalFileSystem,
+}
+
+impl DurableStore {
+    /// A store whose root is `folder`.
+    ///
+    /// # Errors
+    /// If the folder does not exist.
+    pub fn new(folder: &FilePath) -> Result<DurableStore> {
+        Ok(DurableStore {
+            inner: LocalFileSystem::new_with_prefix(folder)?,
+        })
+    }
+}
+
+impl fmt::Display for DurableStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{STORE}({})", self.inner)
+    }
+}
+
+/// Writes what the operating system holds of a folder's entries to disk.
+pub(crate) fn sync_folder(folder: &FilePath) -> io::Result<()> {
+    File::open(folder)?.sync_all()
+}
+
+/// Creates a folder and its missing parents, each of them on disk when this returns.
+pub(crate) fn create_folders(folder: &FilePath) -> io::Result<()> {
+    if folder.is_dir() {
+        return Ok(());
+    }
+    let parent = folder
+        .parent()
+        .ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+    create_folders(parent)?;
+    match fs::create_dir(folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists || !folder.is_dir() => {
+            return Err(error);
+        }
+        _ => {}
+    }
+    sync_folder(parent)
+}
+
+/// An unfinished file beside its final place, removed when dropped unless published.
+#[derive(Debug)]
+struct Draft {
+    file: File,
+    temporary: PathBuf,
+    target: PathBuf,
+    folder: PathBuf,
+}
+
+impl Draft {
+    fn new(target: PathBuf) -> io::Result<Draft> {
+        let folder = target
+            .parent()
+            .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?
+            .to_owned();
+        let temporary = folder.join(format!("{TEMPORARY_PREFIX}{}", Uuid::new_v4()));
+        let create = || File::create_new(&temporary);
+        let file = create().or_else(|error| {
+            if error.kind() != io::ErrorKind::NotFound {
+                return Err(error);
+            }
+            create_folders(&folder)?;
+            create()
+        })?;
+        Ok(Draft {
+            file,
+            temporary,
+            target,
+            folder,
+        })
+    }
+
+    /// Syncs the file, gives it its name, syncs the folder.
+    fn publish(self, create: bool) -> io::Result<()> {
+        self.file.sync_all()?;
+        let published = if create {
+            fs::hard_link(&self.temporary, &self.target)
+        } else {
+            fs::rename(&self.temporary, &self.target)
+        };
+        match published {
+            Ok(()) => sync_folder(&self.folder),
+            // What exists may be our own earlier try that ended before its folder was synced; the
+            // caller will trust it once it has read it.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                sync_folder(&self.folder)?;
+                Err(error)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        // After a rename there is nothing to remove; a left-over does no harm.
+        let _ = fs::remove_file(&self.temporary);
+    }
+}
+
+fn store_error(error: io::Error, location: &Path) -> Error {
+    let path = location.to_string();
+    match error.kind() {
+        io::ErrorKind::AlreadyExists => Error::AlreadyExists {
+            path,
+            source: error.into(),
+        },
+        io::ErrorKind::NotFound => Error::NotFound {
+            path,
+            source: error.into(),
+        },
+        _ => Error::Generic {
+            store: STORE,
+            source: error.into(),
+        },
+    }
+}
+
+/// Runs disk work on the runtime's blocking threads.
+async fn on_disk<T: Send + 'static>(
+    location: Path,
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> Result<T> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done.map_err(|error| store_error(error, &location)),
+        Err(source) => Err(Error::JoinError { source }),
+    }
+}
+
+fn unsupported(operation: &str) -> Error {
+    Error::NotImplemented {
+        operation: operation.to_owned(),
+        implementer: STORE.to_owned(),
+    }
+}
+
+const fn put_result() -> PutResult {
+    PutResult {
+        e_tag: None,
+        version: None,
+    }
+}
+
+#[async_trait]
+impl ObjectStore for DurableStore {
+    async fn put_opts(
+        &self,
+        location: &Path,
+        payload: PutPayload,
+        opts: PutOptions,
+    ) -> Result<PutResult> {
+        let create = match opts.mode {
+            PutMode::Create => true,
+            PutMode::Overwrite => false,
+            PutMode::Update(_) => return Err(unsupported("conditional overwrite")),
+        };
+        if !opts.attributes.is_empty() {
+            return Err(unsupported("object attributes"));
+        }
+        let target = self.inner.path_to_filesystem(location)?;
+        on_disk(location.clone(), move || {
+            let mut draft = Draft::new(target)?;
+            payload
+                .iter()
+                .try_for_each(|part| draft.file.write_all(part))?;
+            draft.publish(create)
+        })
+        .await?;
+        Ok(put_result())
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        location: &Path,
+        opts: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
+        if !opts.attributes.is_empty() {
+            return Err(unsupported("object attributes"));
+        }
+        let target = self.inner.path_to_filesystem(location)?;
+        let draft = on_disk(location.clone(), move || Draft::new(target)).await?;
+        Ok(Box::new(DurableUpload {
+            location: location.clone(),
+            state: Arc::new(Mutex::new(Upload::new(draft))),
+        }))
+    }
+
+    async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+        self.inner.get_opts(location, options).await
+    }
+
+    async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        self.inner.get_ranges(location, ranges).await
+    }
+
+    fn delete_stream(
+        &self,
+        locations: BoxStream<'static, Result<Path>>,
+    ) -> BoxStream<'static, Result<Path>> {
+        self.inner.delete_stream(locations)
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        in_order(self.inner.list(prefix))
+    }
+
+    fn list_with_offset(
+        &self,
+        prefix: Option<&Path>,
+        offset: &Path,
+    ) -> BoxStream<'static, Result<ObjectMeta>> {
+        in_order(self.inner.list_with_offset(prefix, offset))
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        self.inner.list_with_delimiter(prefix).await
+    }
+
+    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
+        let create = options.mode == CopyMode::Create;
+        let source = self.inner.path_to_filesystem(from)?;
+        let target = self.inner.path_to_filesystem(to)?;
+        on_disk(to.clone(), move || {
+            let mut draft = Draft::new(target)?;
+            io::copy(&mut File::open(source)?, &mut draft.file)?;
+            draft.publish(create)
+        })
+        .await
+    }
+}
+
+/// The kernel expects listings sorted by name from every store that is not `file:`; a disk gives
+/// them in any order. Unfinished files are left out.
+fn in_order(
+    listing: BoxStream<'static, Result<ObjectMeta>>,
+) -> BoxStream<'static, Result<ObjectMeta>> {
+    let sorted = async move {
+        let mut entries: Vec<ObjectMeta> = listing.try_collect().await?;
+        entries.retain(|meta| {
+            !meta
+                .location
+                .filename()
+                .is_some_and(|name| name.starts_with(TEMPORARY_PREFIX))
+        });
+        entries.sort_unstable_by(|a, b| a.location.cmp(&b.location));
+        Ok::<_, Error>(stream::iter(entries.into_iter().map(Ok)))
+    };
+    sorted.try_flatten_stream().boxed()
+}
+
+/// The parts of a large file. They may be polled in any order, but are written in the order in
+/// which they were handed in.
+#[derive(Debug)]
+struct Upload {
+    draft: Option<Draft>,
+    waiting: VecDeque<PutPayload>,
+}
+
+impl Upload {
+    fn new(draft: Draft) -> Self {
+        Upload {
+            draft: Some(draft),
+            waiting: VecDeque::new(),
+        }
+    }
+
+    fn write_waiting(&mut self) -> io::Result<()> {
+        let draft = self
+            .draft
+            .as_mut()
+            .ok_or_else(|| io::Error::other("the upload has ended"))?;
+        while let Some(payload) = self.waiting.pop_front() {
+            payload
+                .iter()
+                .try_for_each(|part| draft.file.write_all(part))?;
+        }
+        Ok(())
+    }
+}
+
+/// A large file on its way; nothing can be seen of it before `complete`.
+#[derive(Debug)]
+struct DurableUpload {
+    location: Path,
+    state: Arc<Mutex<Upload>>,
+}
+
+impl DurableUpload {
+    fn on_disk<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Upload) -> io::Result<T> + Send + 'static,
+    ) -> BoxFuture<'static, Result<T>> {
+        let state = Arc::clone(&self.state);
+        on_disk(self.location.clone(), move || {
+            work(&mut state.lock().unwrap_or_else(PoisonError::into_inner))
+        })
+        .boxed()
+    }
+}
+
+#[async_trait]
+impl MultipartUpload for DurableUpload {
+    fn put_part(&mut self, data: PutPayload) -> UploadPart {
+        self.state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .waiting
+            .push_back(data);
+        self.on_disk(Upload::write_waiting)
+    }
+
+    async fn complete(&mut self) -> Result<PutResult> {
+        self.on_disk(|upload| {
+            upload.write_waiting()?;
+            match upload.draft.take() {
+                Some(draft) => draft.publish(false),
+                None => Err(io::Error::other("the upload has ended")),
+            }
+        })
+        .await?;
+        Ok(put_result())
+    }
+
+    async fn abort(&mut self) -> Result<()> {
+        self.on_disk(|upload| {
+            upload.draft = None;
+            Ok(())
+        })
+        .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use object_store::ObjectStoreExt as _;
+
+    use super::*;
+
+    fn create() -> PutOptions {
+        PutOptions::from(PutMode::Create)
+    }
+
+    #[tokio::test]
+    async fn create_never_overwrites_and_leaves_no_draft() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = DurableStore::new(folder.path()).unwrap();
+        let path = Path::from("_delta_log/0.json");
+        store.put_opts(&path, "one".into(), create()).await.unwrap();
+        let again = store.put_opts(&path, "two".into(), create()).await;
+        assert!(matches!(again, Err(Error::AlreadyExists { .. })));
+        assert_eq!(
+            store.get(&path).await.unwrap().bytes().await.unwrap(),
+            "one"
+        );
+        store.put(&path, "three".into()).await.unwrap();
+        assert_eq!(
+            store.get(&path).await.unwrap().bytes().await.unwrap(),
+            "three"
+        );
+        assert_eq!(
+            fs::read_dir(folder.path().join("_delta_log"))
+                .unwrap()
+                .count(),
+            1
+        );
+    }
+
+    #[tokio::test]
+    async fn a_large_file_appears_whole_and_parts_keep_their_order() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = DurableStore::new(folder.path()).unwrap();
+        let path = Path::from("a/b.parquet");
+        let mut upload = store.put_multipart(&path).await.unwrap();
+        let first = upload.put_part("first ".into());
+        let second = upload.put_part("second".into());
+        second.await.unwrap();
+        assert!(matches!(
+            store.head(&path).await,
+            Err(Error::NotFound { .. })
+        ));
+        first.await.unwrap();
+        upload.complete().await.unwrap();
+        assert_eq!(
+            store.get(&path).await.unwrap().bytes().await.unwrap(),
+            "first second"
+        );
+
+        let mut aborted = store.put_multipart(&Path::from("a/c")).await.unwrap();
+        aborted.put_part("x".into()).await.unwrap();
+        aborted.abort().await.unwrap();
+        assert_eq!(fs::read_dir(folder.path().join("a")).unwrap().count(), 1);
+    }
+
+    #[tokio::test]
+    async fn listings_are_sorted_and_hide_drafts() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = DurableStore::new(folder.path()).unwrap();
+        for name in ["l/3", "l/1", "l/2"] {
+            store.put(&Path::from(name), "x".into()).await.unwrap();
+        }
+        fs::write(
+            folder.path().join("l").join(format!("{TEMPORARY_PREFIX}x")),
+            "x",
+        )
+        .unwrap();
+        let listing = store.list_with_offset(Some(&Path::from("l")), &Path::from("l/1"));
+        let names: Vec<String> = listing
+            .map_ok(|meta| meta.location.to_string())
+            .try_collect()
+            .await
+            .unwrap();
+        assert_eq!(names, ["l/2", "l/3"]);
+    }
+}

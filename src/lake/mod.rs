@@ -1,0 +1,39 @@
+//! Delta Lake: Parquet files, commits, checkpoints, and the stores they go to. Pure Rust without
+//! Postgres: nothing in here may call it, and nothing in here blocks the thread that uses it,
+//! except where a function says so. The door is [`Lake`].
+
+pub mod budget;
+mod checkpoint;
+mod commit;
+mod create;
+pub mod destination;
+pub mod error;
+mod event;
+mod held;
+mod local;
+mod log;
+mod memory;
+mod open;
+mod parquet;
+mod runtime;
+pub mod schema;
+mod source;
+mod stats;
+mod store;
+mod survey;
+mod table;
+pub mod types;
+mod writer;
+
+#[cfg(test)]
+mod tests;
+
+pub use budget::{Budget, Charge, Charged};
+pub use destination::{Destination, folder_name};
+pub use error::{ErrorKind, LakeError, Retry};
+pub use event::{DataFile, Event, Found};
+pub use runtime::{Lake, LakeConfig};
+pub use schema::{Field, HistorySchema, SYSTEM_COLUMNS, SchemaError};
+pub use source::{Progress, Source};
+pub use types::DeltaType;
+pub use writer::{HistoryWriter, OpenTable, Replace, RowsCommit, Target};

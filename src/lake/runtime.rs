@@ -1,0 +1,188 @@
+//! The lake's own threads. [`Lake`] lives on the Postgres main thread and never blocks it: calls
+//! queue work, answers come back as events. No thread in here calls Postgres or takes a signal.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use tokio::runtime::Runtime;
+use tokio::sync::Semaphore;
+use tokio::sync::mpsc::unbounded_channel;
+
+use crate::lake::budget::Budget;
+use crate::lake::destination::Destination;
+use crate::lake::error::LakeError;
+use crate::lake::event::Event;
+use crate::lake::memory::{BlockedSignals, use_one_arena};
+use crate::lake::store::TableStore;
+use crate::lake::survey::survey;
+use crate::lake::table::TableTask;
+use crate::lake::writer::{HistoryWriter, OpenTable};
+
+/// Worker threads of the runtime.
+const WORKERS: usize = 2;
+/// Parquet encoders at work at the same time.
+const ENCODERS: usize = 2;
+/// Kernel calls at the same time. Each needs up to four blocking threads; with fewer it hangs.
+const KERNEL_CALLS: usize = 3;
+/// Enough for the kernel calls, the encoders and some disk work. Unbounded, opening a long log
+/// took more than 500.
+const BLOCKING_THREADS: usize = 16;
+
+/// Settings of the lake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LakeConfig {
+    /// Limit of the budget, in bytes.
+    pub max_memory: usize,
+    /// Arrow bytes that become one data file.
+    pub target_file_bytes: usize,
+    /// Commits between two checkpoints of a table.
+    pub checkpoint_interval: u64,
+}
+
+/// What all tables of a lake share.
+pub(crate) struct Shared {
+    pub config: LakeConfig,
+    pub budget: Arc<Budget>,
+    pub encoders: Semaphore,
+    pub kernels: Semaphore,
+    pub upkeep: Semaphore,
+    events: Sender<Event>,
+    wake: Box<dyn Fn() + Send + Sync>,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared")
+            .field("config", &self.config)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    /// Queues an event and wakes the main thread.
+    pub(crate) fn send(&self, event: Event) {
+        // It fails only once the lake is gone.
+        if self.events.send(event).is_ok() {
+            (self.wake)();
+        }
+    }
+
+    /// The store of a table, off the worker threads as it looks at the disk.
+    pub(crate) async fn table_store(
+        &self,
+        destination: &Destination,
+        folder: &str,
+    ) -> Result<TableStore, LakeError> {
+        let (destination, folder) = (destination.clone(), folder.to_owned());
+        tokio::task::spawn_blocking(move || destination.table_store(&folder))
+            .await
+            .map_err(|error| LakeError::internal(format!("opening a folder failed: {error}")))?
+    }
+}
+
+/// The threads that write to Delta, seen from the Postgres main thread.
+pub struct Lake {
+    shared: Arc<Shared>,
+    events: Receiver<Event>,
+    /// Taken when the lake ends.
+    runtime: Option<Runtime>,
+}
+
+impl Lake {
+    /// Starts the threads. `wake` is called, from any of them, after an event was queued.
+    ///
+    /// # Errors
+    /// Kind `Transient` if the operating system gives no threads.
+    pub fn start(config: LakeConfig, wake: Box<dyn Fn() + Send + Sync>) -> Result<Lake, LakeError> {
+        use_one_arena();
+        let (sender, events) = channel();
+        let shared = Arc::new(Shared {
+            config,
+            budget: Budget::new(config.max_memory),
+            encoders: Semaphore::new(ENCODERS),
+            kernels: Semaphore::new(KERNEL_CALLS),
+            upkeep: Semaphore::new(1),
+            events: sender,
+            wake,
+        });
+        // Threads inherit the mask, so that there is no moment in which one could take a signal.
+        let blocked = BlockedSignals::new();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(WORKERS)
+            .max_blocking_threads(BLOCKING_THREADS)
+            .thread_name("wal2delta")
+            .on_thread_start(BlockedSignals::forever)
+            .enable_time()
+            .build();
+        drop(blocked);
+        let runtime = runtime.map_err(|error| LakeError::io("start the writer threads", &error))?;
+        Ok(Lake {
+            shared,
+            events,
+            runtime: Some(runtime),
+        })
+    }
+
+    /// What is held in memory.
+    pub fn budget(&self) -> &Arc<Budget> {
+        &self.shared.budget
+    }
+
+    /// Looks for the history tables of a database, with the progress of the newest generation up
+    /// to `generation`. Answers `Event::Surveyed`.
+    pub fn survey(
+        &self,
+        request: u64,
+        destination: &Destination,
+        system: u64,
+        database: u32,
+        generation: u64,
+    ) {
+        let (shared, destination) = (Arc::clone(&self.shared), destination.clone());
+        self.spawn(async move {
+            let inner = Arc::clone(&shared);
+            // A task of its own, so that a panic becomes an answer too.
+            let task = tokio::spawn(async move {
+                survey(&inner, &destination, system, database, generation).await
+            });
+            let result = task.await.unwrap_or_else(|error| {
+                Err(LakeError::internal(format!("a survey failed: {error}")))
+            });
+            shared.send(Event::Surveyed { request, result });
+        });
+    }
+
+    /// Opens or creates a history table. Answers `Event::Opened` or `Event::Failed`; what is
+    /// written meanwhile waits.
+    pub fn open(&self, spec: OpenTable) -> HistoryWriter {
+        let (messages, receiver) = unbounded_channel();
+        self.spawn(TableTask::new(Arc::clone(&self.shared), spec).run(receiver));
+        HistoryWriter { messages }
+    }
+
+    /// The next event, if there is one. Never blocks.
+    pub fn try_event(&self) -> Option<Event> {
+        self.events.try_recv().ok()
+    }
+
+    /// Ends the threads without waiting for them. What was not reported as committed may or may
+    /// not be in Delta; the next start finds out.
+    pub fn shutdown(self) {
+        drop(self);
+    }
+
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        if let Some(runtime) = &self.runtime {
+            runtime.spawn(task);
+        }
+    }
+}
+
+impl Drop for Lake {
+    fn drop(&mut self) {
+        // Dropping a runtime would wait for its blocking threads, which may hang on a disk.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}

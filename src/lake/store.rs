@@ -1,0 +1,166 @@
+//! One table's folder as an object store: every path is relative to the table. Each call ends
+//! within a bound, so that a store that hangs fails one table and no more. What a retry means is
+//! for the caller to say, except for data files, whose names are never used twice.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use buoyant_kernel::Engine;
+use bytes::Bytes;
+use deltalake::logstore::{StorageConfig, default_logstore};
+use futures::TryStreamExt;
+use object_store::path::Path;
+use object_store::{Error, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
+use url::Url;
+use uuid::Uuid;
+
+use crate::lake::error::{ErrorKind, LakeError};
+
+/// Longest time of a single call.
+const CALL_LIMIT: Duration = Duration::from_secs(30);
+
+/// How long transient errors are retried before the caller hears of them.
+const RETRY_LIMIT: Duration = Duration::from_secs(20);
+
+/// The table's root as the kernel sees it. The store begins at the table, so that no character
+/// of the destination's path goes through the kernel's URL handling, which decodes `%` twice.
+pub(crate) const KERNEL_ROOT: &str = "table:///";
+
+/// The store of one table.
+#[derive(Debug, Clone)]
+pub(crate) struct TableStore {
+    store: Arc<dyn ObjectStore>,
+    name: Arc<str>,
+}
+
+impl TableStore {
+    /// `name` is shown in messages.
+    pub(crate) fn new(store: Arc<dyn ObjectStore>, name: String) -> Self {
+        TableStore {
+            store,
+            name: Arc::from(name),
+        }
+    }
+
+    /// The table's full name, for messages.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What was tried, for a message: `verb "table/path"`.
+    pub(crate) fn doing(&self, verb: &str, path: &Path) -> String {
+        format!("{verb} \"{}/{path}\"", self.name)
+    }
+
+    /// A file's content; `None` if there is no such file.
+    pub(crate) async fn get(&self, path: &Path) -> Result<Option<Bytes>, LakeError> {
+        let read = async {
+            match self.store.get(path).await {
+                Ok(found) => found.bytes().await.map(Some),
+                Err(Error::NotFound { .. }) => Ok(None),
+                Err(error) => Err(error),
+            }
+        };
+        let doing = self.doing("read", path);
+        in_time(&doing, read)
+            .await?
+            .map_err(|error| LakeError::store(&doing, &error))
+    }
+
+    /// Writes a file that must not exist yet. True: written; false: there is one already.
+    pub(crate) async fn create(&self, path: &Path, content: Bytes) -> Result<bool, LakeError> {
+        let put = self.store.put_opts(
+            path,
+            PutPayload::from(content),
+            PutOptions::from(PutMode::Create),
+        );
+        let doing = self.doing("write", path);
+        match in_time(&doing, put).await? {
+            Ok(_) => Ok(true),
+            Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => Ok(false),
+            Err(error) => Err(LakeError::store(&doing, &error)),
+        }
+    }
+
+    /// Writes a data file, again after transient errors.
+    pub(crate) async fn put_data(&self, path: &Path, content: Bytes) -> Result<(), LakeError> {
+        let doing = self.doing("write", path);
+        let mut pauses = Pauses::new(RETRY_LIMIT);
+        loop {
+            let put = self.store.put(path, PutPayload::from(content.clone()));
+            let error = match in_time(&doing, put).await {
+                Ok(Ok(_)) => return Ok(()),
+                Ok(Err(error)) => LakeError::store(&doing, &error),
+                Err(error) => error,
+            };
+            if error.kind() != ErrorKind::Transient || !pauses.wait().await {
+                return Err(error);
+            }
+        }
+    }
+
+    /// Removes files that no commit names. Best effort: what stays is an orphan, no harm.
+    pub(crate) async fn delete_orphans(&self, paths: Vec<Path>) {
+        for path in paths {
+            let _ = tokio::time::timeout(CALL_LIMIT, self.store.delete(&path)).await;
+        }
+    }
+
+    /// True if the folder's `_delta_log` holds a log, or the remains of one.
+    pub(crate) async fn has_log(&self) -> Result<bool, LakeError> {
+        let folder = Path::from("_delta_log");
+        let doing = self.doing("list", &folder);
+        let first = async { self.store.list(Some(&folder)).try_next().await };
+        let first = in_time(&doing, first)
+            .await?
+            .map_err(|error| LakeError::store(&doing, &error))?;
+        Ok(first.is_some())
+    }
+
+    /// A kernel engine over this store. Must be called inside the runtime.
+    pub(crate) fn engine(&self) -> Result<Arc<dyn Engine>, LakeError> {
+        let root =
+            Url::parse(KERNEL_ROOT).map_err(|error| LakeError::internal(error.to_string()))?;
+        let (store, same) = (Arc::clone(&self.store), Arc::clone(&self.store));
+        Ok(default_logstore(store, same, &root, &StorageConfig::default()).engine(None))
+    }
+}
+
+async fn in_time<T>(doing: &str, call: impl Future<Output = T>) -> Result<T, LakeError> {
+    tokio::time::timeout(CALL_LIMIT, call).await.map_err(|_| {
+        LakeError::transient(format!(
+            "could not {doing}: no answer within {} s",
+            CALL_LIMIT.as_secs()
+        ))
+    })
+}
+
+/// Pauses between tries: each twice as long as the one before, with a random part so that many
+/// tables do not knock at once, until a limit.
+pub(crate) struct Pauses {
+    next: Duration,
+    until: Instant,
+}
+
+impl Pauses {
+    /// Pauses for tries that may go on for `limit`.
+    pub(crate) fn new(limit: Duration) -> Self {
+        Pauses {
+            next: Duration::from_millis(100),
+            until: Instant::now() + limit,
+        }
+    }
+
+    /// Waits before the next try; false if there shall be none.
+    pub(crate) async fn wait(&mut self) -> bool {
+        // A random 0 to 100 % on top; a UUID is the random source at hand.
+        let percent = (Uuid::new_v4().as_u128() % 100) as u32;
+        let pause = self.next + self.next * percent / 100;
+        if Instant::now() + pause > self.until {
+            return false;
+        }
+        tokio::time::sleep(pause).await;
+        self.next = (self.next * 2).min(Duration::from_secs(5));
+        true
+    }
+}

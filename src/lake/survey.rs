@@ -1,0 +1,80 @@
+//! Which history tables a destination holds for a database: the Delta logs themselves are asked,
+//! as they are the only record.
+
+use std::sync::Arc;
+
+use futures::{StreamExt, TryStreamExt, stream};
+
+use crate::lake::destination::Destination;
+use crate::lake::error::{ErrorKind, LakeError};
+use crate::lake::event::Found;
+use crate::lake::log::{Metadata, commit_path};
+use crate::lake::open::open_table;
+use crate::lake::runtime::Shared;
+use crate::lake::source::{SOURCE_PROPERTY, Source};
+use crate::lake::store::TableStore;
+
+/// Tables opened at the same time; the kernel calls among them are bounded further.
+const CONCURRENT: usize = 4;
+
+/// All tables of the destination that belong to a table of this database. A single damaged table
+/// does not spoil the survey; a store that fails does.
+pub(crate) async fn survey(
+    shared: &Arc<Shared>,
+    destination: &Destination,
+    system: u64,
+    database: u32,
+    generation: u64,
+) -> Result<Vec<Found>, LakeError> {
+    let listed = destination.clone();
+    let folders = tokio::task::spawn_blocking(move || listed.log_folders())
+        .await
+        .map_err(|error| LakeError::internal(format!("listing a destination failed: {error}")))??;
+    let found: Vec<Option<Found>> = stream::iter(folders)
+        .map(|folder| look(shared, destination, folder, generation))
+        .buffered(CONCURRENT)
+        .try_collect()
+        .await?;
+    let ours = |found: &Found| found.source.system == system && found.source.database == database;
+    Ok(found.into_iter().flatten().filter(ours).collect())
+}
+
+async fn look(
+    shared: &Arc<Shared>,
+    destination: &Destination,
+    folder: String,
+    generation: u64,
+) -> Result<Option<Found>, LakeError> {
+    let store = shared.table_store(destination, &folder).await?;
+    let (source, version, schema, progress) =
+        match open_table(&store, &shared.kernels, generation).await {
+            Ok(table) => (table.source, table.version, table.schema, table.progress),
+            Err(error) if error.kind() == ErrorKind::Transient => return Err(error),
+            // Damaged, but perhaps one of ours: it must be shown, and its name not be taken.
+            Err(error) => (first_source(&store).await?, 0, Err(error), None),
+        };
+    Ok(source.map(|source| Found {
+        folder,
+        source,
+        version,
+        schema,
+        progress,
+    }))
+}
+
+/// The source as version 0 named it; it never changes.
+async fn first_source(store: &TableStore) -> Result<Option<Source>, LakeError> {
+    #[derive(serde::Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Line {
+        meta_data: Option<Metadata>,
+    }
+    let Some(lines) = store.get(&commit_path(0)).await? else {
+        return Ok(None);
+    };
+    let metadata = lines
+        .split(|byte| *byte == b'\n')
+        .filter_map(|line| serde_json::from_slice::<Line>(line).ok())
+        .find_map(|line| line.meta_data);
+    Ok(metadata.and_then(|metadata| Source::parse(metadata.configuration.get(SOURCE_PROPERTY)?)))
+}

@@ -1,0 +1,376 @@
+//! The task of one history table: it takes messages in order, and is the only one in this
+//! process that commits to the table. A failure, even a panic, becomes an event; until a
+//! `discard` the table then ignores what it is sent.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use futures::FutureExt;
+use object_store::path::Path;
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use crate::lake::checkpoint::Checkpoints;
+use crate::lake::commit::{Commit, Failure, commit};
+use crate::lake::create::{configure, create_table};
+use crate::lake::error::LakeError;
+use crate::lake::event::{DataFile, Event};
+use crate::lake::held::Held;
+use crate::lake::log::{Action, Add, Operation, Protocol, Remove, Txn, now_ms};
+use crate::lake::open::{Table, active_files, open_table};
+use crate::lake::runtime::Shared;
+use crate::lake::schema::HistorySchema;
+use crate::lake::source::Progress;
+use crate::lake::store::TableStore;
+use crate::lake::writer::{Message, OpenTable, Replace, RowsCommit, Target};
+
+/// How often a replacement is built anew because others have moved files.
+const MAX_REBUILDS: usize = 10;
+
+/// An open table. It is dropped after a failure: then only the log knows the table's state.
+struct Open {
+    store: TableStore,
+    table: Table,
+    schema: HistorySchema,
+    held: Held,
+    checkpoints: Checkpoints,
+}
+
+/// The task's state.
+pub(crate) struct TableTask {
+    shared: Arc<Shared>,
+    spec: OpenTable,
+    open: Option<Open>,
+    /// Stored files of a failed state that no commit attempt has named.
+    orphans: Vec<Path>,
+}
+
+impl TableTask {
+    pub(crate) fn new(shared: Arc<Shared>, spec: OpenTable) -> Self {
+        TableTask {
+            shared,
+            spec,
+            open: None,
+            orphans: Vec::new(),
+        }
+    }
+
+    /// Runs until the handle is dropped.
+    pub(crate) async fn run(mut self, mut messages: UnboundedReceiver<Message>) {
+        self.guarded(None).await;
+        while let Some(message) = messages.recv().await {
+            self.guarded(Some(message)).await;
+        }
+    }
+
+    /// Opens the table or handles a message; turns a failure into an event.
+    async fn guarded(&mut self, message: Option<Message>) {
+        let work = AssertUnwindSafe(async {
+            match message {
+                None => self.open().await,
+                Some(message) => self.handle(message).await,
+            }
+        });
+        let outcome = work.catch_unwind().await.unwrap_or_else(|panic| {
+            Err(LakeError::internal(format!(
+                "writing a history table failed: {}",
+                panic_text(&*panic)
+            )))
+        });
+        if let Err(error) = outcome {
+            if let Some(mut open) = self.open.take() {
+                self.orphans.extend(open.held.forget());
+            }
+            self.shared.send(Event::Failed {
+                table: self.spec.table,
+                error,
+            });
+        }
+    }
+
+    async fn open(&mut self) -> Result<(), LakeError> {
+        let (folder, store, table) = match &self.spec.target {
+            Target::New { table_name } => {
+                create_table(
+                    &self.shared,
+                    &self.spec.destination,
+                    table_name,
+                    &self.spec.source,
+                    &self.spec.schema,
+                )
+                .await?
+            }
+            Target::Existing { folder } | Target::StageOnly { folder } => {
+                let store = self
+                    .shared
+                    .table_store(&self.spec.destination, folder)
+                    .await?;
+                let table = open_table(&store, &self.shared.kernels, self.spec.generation).await?;
+                (folder.clone(), store, table)
+            }
+        };
+        if table.source.as_ref() != Some(&self.spec.source) {
+            return Err(LakeError::conflict(format!(
+                "history table \"{}\" belongs to another source table",
+                store.name()
+            )));
+        }
+        let schema = table.schema.clone()?;
+        if let Target::New { .. } = self.spec.target {
+            self.spec.target = Target::Existing {
+                folder: folder.clone(),
+            };
+        }
+        let opened = Event::Opened {
+            table: self.spec.table,
+            folder,
+            version: table.version,
+            progress: table.progress,
+        };
+        self.open = Some(Open {
+            held: Held::new(Arc::clone(&self.shared), store.clone()),
+            checkpoints: Checkpoints::new(
+                Arc::clone(&self.shared),
+                store.clone(),
+                self.spec.table,
+                table.version,
+            ),
+            store,
+            table,
+            schema,
+        });
+        self.shared.send(opened);
+        Ok(())
+    }
+
+    async fn handle(&mut self, message: Message) -> Result<(), LakeError> {
+        if matches!(message, Message::Discard) {
+            return self.discard().await;
+        }
+        // Failed: the batch is dropped with the message, nothing is answered.
+        let Some(open) = &mut self.open else {
+            return Ok(());
+        };
+        let table = self.spec.table;
+        match message {
+            Message::Write(batch) => open.held.add(batch, &open.schema)?,
+            Message::Spill => open.held.spill(),
+            Message::Stage { ticket } => {
+                let files = open.held.take_files(None).await?;
+                let rows = files.iter().map(|file| file.rows).sum();
+                self.shared.send(Event::Staged {
+                    table,
+                    ticket,
+                    files,
+                    rows,
+                });
+            }
+            Message::Commit { ticket, commit } => {
+                self.refuse_if_stage_only()?;
+                let (version, rows) = self.append(commit).await?;
+                self.shared.send(Event::Committed {
+                    table,
+                    ticket,
+                    version,
+                    rows,
+                });
+            }
+            Message::Replace { ticket, replace } => {
+                self.refuse_if_stage_only()?;
+                let (version, rows) = self.replace(replace).await?;
+                self.shared.send(Event::Committed {
+                    table,
+                    ticket,
+                    version: Some(version),
+                    rows,
+                });
+            }
+            Message::Discard => {}
+        }
+        Ok(())
+    }
+
+    fn refuse_if_stage_only(&self) -> Result<(), LakeError> {
+        match self.spec.target {
+            Target::StageOnly { .. } => Err(LakeError::internal(
+                "a table opened for staging was asked to commit",
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    async fn discard(&mut self) -> Result<(), LakeError> {
+        let mut orphans = std::mem::take(&mut self.orphans);
+        if let Some(open) = &mut self.open {
+            orphans.extend(open.held.forget());
+            open.store.delete_orphans(orphans).await;
+            return Ok(());
+        }
+        self.open().await?;
+        if let Some(open) = &self.open {
+            open.store.delete_orphans(orphans).await;
+        }
+        Ok(())
+    }
+
+    /// One commit of rows. Returns version and rows.
+    async fn append(&mut self, rows_commit: RowsCommit) -> Result<(Option<u64>, u64), LakeError> {
+        let Some(open) = &mut self.open else {
+            return Err(not_open());
+        };
+        let files = open.held.take_files(Some(&open.schema)).await?;
+        if files.is_empty() {
+            return Ok((None, 0));
+        }
+        if let Some(done) = open
+            .table
+            .progress
+            .filter(|done| done.generation == self.spec.generation)
+            && (rows_commit.lsn <= done.lsn || rows_commit.sort_by <= done.sort_by)
+        {
+            // Rule 1: such rows are in the table already.
+            return Err(LakeError::internal(format!(
+                "{rows_commit:?} does not come after {done:?}"
+            )));
+        }
+        let rows = files.iter().map(|file| file.rows).sum();
+        let mut actions = txns(&self.spec, rows_commit)?;
+        actions.extend(files.into_iter().map(add));
+        let own_app_ids = self.spec.source.app_id_prefix();
+        let append = Commit {
+            operation: Operation::Append,
+            actions,
+            own_app_ids: &own_app_ids,
+            needs_exact_files: false,
+        };
+        let version = commit(&open.store, open.table.version + 1, append)
+            .await
+            .map_err(Failure::into_error)?;
+        self.committed(version, rows_commit);
+        Ok((Some(version), rows))
+    }
+
+    /// One commit that replaces the content. Returns version and rows.
+    async fn replace(&mut self, replace: Replace) -> Result<(u64, u64), LakeError> {
+        let Some(open) = &mut self.open else {
+            return Err(not_open());
+        };
+        let schema = replace.schema.adopt(&open.schema);
+        let mut files = replace.files;
+        files.extend(open.held.take_files(Some(&schema)).await?);
+        let rows = files.iter().map(|file| file.rows).sum();
+
+        let mut next = open.table.clone();
+        next.metadata.schema_string = schema.to_delta_json();
+        configure(&mut next.metadata.configuration, &schema);
+        if schema.is_mapped() && !open.schema.is_mapped() {
+            next.protocol = Protocol::history(true);
+        }
+        let mut common = Vec::new();
+        if next.protocol != open.table.protocol {
+            common.push(Action::Protocol(next.protocol.clone()));
+        }
+        if next.metadata != open.table.metadata {
+            common.push(Action::MetaData(next.metadata.clone()));
+        }
+        common.extend(txns(&self.spec, replace.commit)?);
+
+        let adds: Vec<Action> = files.into_iter().map(add).collect();
+        let own_app_ids = self.spec.source.app_id_prefix();
+        for _ in 0..MAX_REBUILDS {
+            let mut actions = common.clone();
+            if !replace.keep_existing {
+                let active =
+                    active_files(&open.store, &self.shared.kernels, open.table.version).await?;
+                actions.extend(active.into_iter().map(|file| remove(file.path, file.size)));
+            }
+            actions.extend_from_slice(&adds);
+            let needs_exact_files = !replace.keep_existing;
+            let attempt = Commit {
+                operation: Operation::Replace,
+                actions,
+                own_app_ids: &own_app_ids,
+                needs_exact_files,
+            };
+            match commit(&open.store, open.table.version + 1, attempt).await {
+                Ok(version) => {
+                    open.table = next;
+                    open.schema = schema;
+                    open.table.schema = Ok(open.schema.clone());
+                    self.committed(version, replace.commit);
+                    return Ok((version, rows));
+                }
+                Err(Failure::FilesMoved { version }) => open.table.version = version,
+                Err(failure) => return Err(failure.into_error()),
+            }
+        }
+        Err(Failure::FilesMoved {
+            version: open.table.version,
+        }
+        .into_error())
+    }
+
+    fn committed(&mut self, version: u64, commit: RowsCommit) {
+        if let Some(open) = &mut self.open {
+            open.table.version = version;
+            open.table.progress = Some(Progress {
+                generation: self.spec.generation,
+                lsn: commit.lsn,
+                sort_by: commit.sort_by,
+            });
+            open.checkpoints.after_commit(version);
+        }
+    }
+}
+
+fn not_open() -> LakeError {
+    LakeError::internal("the history table is not open")
+}
+
+/// The two application transactions of a commit: LSN and `_sort_by`.
+fn txns(spec: &OpenTable, commit: RowsCommit) -> Result<Vec<Action>, LakeError> {
+    let lsn = i64::try_from(commit.lsn)
+        .map_err(|_| LakeError::internal(format!("LSN {:X} is out of range", commit.lsn)))?;
+    let txn = |app_id, version| {
+        Action::Txn(Txn {
+            app_id,
+            version,
+            last_updated: now_ms(),
+        })
+    };
+    Ok(vec![
+        txn(spec.source.app_id(spec.generation), lsn),
+        txn(spec.source.sort_app_id(spec.generation), commit.sort_by),
+    ])
+}
+
+fn add(file: DataFile) -> Action {
+    Action::Add(Add {
+        path: file.path,
+        partition_values: Default::default(),
+        size: file.size,
+        modification_time: file.modification_time_ms,
+        data_change: true,
+        stats: file.stats,
+    })
+}
+
+fn remove(path: String, size: u64) -> Action {
+    Action::Remove(Remove {
+        path,
+        deletion_timestamp: now_ms(),
+        data_change: true,
+        extended_file_metadata: true,
+        partition_values: Default::default(),
+        size,
+    })
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+    if let Some(text) = panic.downcast_ref::<&str>() {
+        text
+    } else if let Some(text) = panic.downcast_ref::<String>() {
+        text
+    } else {
+        "panic"
+    }
+}

@@ -1,0 +1,129 @@
+//! The handle of a history table. It only queues messages: the table's task does the work in
+//! their order and answers with events.
+
+use arrow::array::RecordBatch;
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::lake::budget::Charged;
+use crate::lake::destination::Destination;
+use crate::lake::event::DataFile;
+use crate::lake::schema::HistorySchema;
+use crate::lake::source::Source;
+
+/// Which table to open.
+#[derive(Debug, Clone)]
+pub struct OpenTable {
+    /// The source table's oid: the name of the table in events.
+    pub table: u32,
+    /// The identity of the source table, recorded in the history table.
+    pub source: Source,
+    /// The generation of the feed, part of the application ids.
+    pub generation: u64,
+    /// Where the history tables are.
+    pub destination: Destination,
+    /// Which folder, and what for.
+    pub target: Target,
+    /// The schema of a new table. For an existing one it only counts at the next `replace`.
+    pub schema: HistorySchema,
+}
+
+/// Which folder to open, and what for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    /// A table that a survey found.
+    Existing {
+        /// Its folder.
+        folder: String,
+    },
+    /// A table to be created: in `lb_<table_name>_history`, or with a number if that is taken.
+    New {
+        /// The source table's name.
+        table_name: String,
+    },
+    /// Only data files are written, for another process to commit.
+    StageOnly {
+        /// The folder of the existing table.
+        folder: String,
+    },
+}
+
+/// How far the source has come with the rows of a commit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RowsCommit {
+    /// End LSN of the last transaction.
+    pub lsn: u64,
+    /// The last `_sort_by` given.
+    pub sort_by: i64,
+}
+
+/// A commit that replaces the content.
+#[derive(Debug, Clone)]
+pub struct Replace {
+    /// The schema of the table from now on.
+    pub schema: HistorySchema,
+    /// Files staged by another process, written with the same schema.
+    pub files: Vec<DataFile>,
+    /// True if nothing needs to be removed: the first snapshot of an empty table.
+    pub keep_existing: bool,
+    /// How far the source has come.
+    pub commit: RowsCommit,
+}
+
+/// What the table's task is told.
+#[derive(Debug)]
+pub(crate) enum Message {
+    Write(Charged<RecordBatch>),
+    Spill,
+    Commit { ticket: u64, commit: RowsCommit },
+    Replace { ticket: u64, replace: Replace },
+    Stage { ticket: u64 },
+    Discard,
+}
+
+/// The handle of one history table. Nothing blocks. Dropping it ends the table's task after what
+/// is queued.
+#[derive(Debug)]
+pub struct HistoryWriter {
+    pub(crate) messages: UnboundedSender<Message>,
+}
+
+impl HistoryWriter {
+    fn send(&self, message: Message) {
+        // It fails only once the runtime is gone, and then nobody waits for an answer.
+        let _ = self.messages.send(message);
+    }
+
+    /// Rows of the full history schema, with the columns' names as readers see them. They stay
+    /// in memory, charged, until they are spilled or committed.
+    pub fn write(&self, batch: Charged<RecordBatch>) {
+        self.send(Message::Write(batch));
+    }
+
+    /// Stores what is held in memory as data files, not in the log, and releases the memory.
+    pub fn spill(&self) {
+        self.send(Message::Spill);
+    }
+
+    /// Commits everything written since the last commit as one Delta commit. Answers
+    /// `Event::Committed`, with no version if nothing was written.
+    pub fn commit(&self, ticket: u64, commit: RowsCommit) {
+        self.send(Message::Commit { ticket, commit });
+    }
+
+    /// Replaces the content by the given files and everything written since the last commit, as
+    /// one Delta commit. Answers `Event::Committed`.
+    pub fn replace(&self, ticket: u64, replace: Replace) {
+        self.send(Message::Replace { ticket, replace });
+    }
+
+    /// Stores everything written and hands the files over in `Event::Staged`.
+    pub fn stage(&self, ticket: u64) {
+        self.send(Message::Stage { ticket });
+    }
+
+    /// Forgets what is held and staged. After a failure it opens the table again, which answers
+    /// `Event::Opened` (or `Event::Failed`).
+    pub fn discard(&self) {
+        self.send(Message::Discard);
+    }
+}
