@@ -76,7 +76,9 @@ def test_not_preloaded(make_cluster):
         return
     folder = cluster.folder_for("x")
     conn.execute("CREATE SCHEMA shop")
-    refused(conn, *start("shop", folder), says="preload", hint="shared_preload_libraries.*wal2delta.*restart", state="55")
+    refused(
+        conn, *start("shop", folder), says="preload", hint="shared_preload_libraries.*wal2delta.*restart", state="55"
+    )
     assert told(failed_checks(cluster), "shared_preload_libraries")
     assert cluster.slots() == [] and list(folder.iterdir()) == []
 
@@ -85,7 +87,9 @@ def test_wal_level_is_not_logical(make_cluster):
     cluster = make_cluster({"wal_level": "replica"})
     conn = cluster.connect()
     conn.execute("CREATE SCHEMA shop")
-    refused(conn, *start("shop", cluster.folder_for("x")), says="wal_level", hint="wal_level.*logical.*restart", state="55")
+    refused(
+        conn, *start("shop", cluster.folder_for("x")), says="wal_level", hint="wal_level.*logical.*restart", state="55"
+    )
     nothing_left(cluster)
     assert told(failed_checks(cluster), "wal_level")
 
@@ -96,7 +100,9 @@ def test_no_free_slot(make_cluster):
     conn.execute("CREATE SCHEMA shop")
     conn.execute("SELECT pg_create_logical_replication_slot('taken', 'test_decoding')")
     assert told(failed_checks(cluster), "max_replication_slots")
-    refused(conn, *start("shop", cluster.folder_for("x")), says="slot", hint="max_replication_slots", state=("53", "55"))
+    refused(
+        conn, *start("shop", cluster.folder_for("x")), says="slot", hint="max_replication_slots", state=("53", "55")
+    )
     assert cluster.value("SELECT count(*) FROM wal2delta.schemas") == 0
     assert cluster.slots() == ["taken"]
     conn.execute("SELECT pg_drop_replication_slot('taken')")
@@ -142,9 +148,7 @@ def test_schema_name_missing(shop):
 @pytest.mark.parametrize("schema", ["pg_catalog", "information_schema", "pg_toast", "wal2delta"])
 def test_system_schemas(shop, schema):
     refused(shop.conn, *start(schema, shop.destination), says="system schema", hint=".")
-    refused(
-        shop.conn, "SELECT wal2delta.set_replica_identity_full(%s)", [schema], says="system schema", hint="."
-    )
+    refused(shop.conn, "SELECT wal2delta.set_replica_identity_full(%s)", [schema], says="system schema", hint=".")
     nothing_left(shop.cluster)
 
 
@@ -194,7 +198,13 @@ def test_destination_not_writable(shop):
         os.chown(locked, 0, 0)
     locked.chmod(0o555)
     for destination in (locked, locked / "below"):
-        refused(shop.conn, *start("shop", destination), says=str(destination) + "|" + str(locked), hint=".", state=("42", "55", "58"))
+        refused(
+            shop.conn,
+            *start("shop", destination),
+            says=str(destination) + "|" + str(locked),
+            hint=".",
+            state=("42", "55", "58"),
+        )
         nothing_left(shop.cluster)
     locked.chmod(0o755)
 
@@ -391,7 +401,13 @@ def test_views_are_not_for_everybody(clerk, view):
 def test_a_local_folder_needs_pg_write_server_files(shop, clerk):
     shop.sql("GRANT USAGE ON SCHEMA wal2delta TO clerk")
     shop.sql("GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA wal2delta TO clerk")
-    refused(clerk, *start("shop", shop.destination), says="permission|privilege", hint="pg_write_server_files", state="42501")
+    refused(
+        clerk,
+        *start("shop", shop.destination),
+        says="permission|privilege",
+        hint="pg_write_server_files",
+        state="42501",
+    )
     nothing_left(shop.cluster)
     shop.sql("GRANT pg_write_server_files TO clerk")
     clerk.execute(*start("shop", shop.destination))

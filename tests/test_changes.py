@@ -140,9 +140,7 @@ def test_copy_freeze_into_a_new_table(kv):
 
 def test_on_conflict(kv):
     kv.sql("INSERT INTO kv VALUES (1, 'no'), (3, 'c') ON CONFLICT DO NOTHING")
-    kv.sql(
-        "INSERT INTO kv VALUES (3, 'cc'), (4, 'd') ON CONFLICT (k) DO UPDATE SET v = excluded.v || kv.v"
-    )
+    kv.sql("INSERT INTO kv VALUES (3, 'cc'), (4, 'd') ON CONFLICT (k) DO UPDATE SET v = excluded.v || kv.v")
     assert news(kv) == [("insert", (3, "c")), *update((3, "c"), (3, "ccc")), ("insert", (4, "d"))]
 
 

@@ -59,7 +59,8 @@ def test_table_rows_are_in_the_readers_form(bare):
     bare.sql("ALTER TABLE forms DROP COLUMN gone")
     bare.sql(
         "INSERT INTO forms VALUES"
-        " (0.1, 12.5, 1e20, '2024-01-01', '2024-01-01 10:00', '2024-01-01 10:00+05', 'ab', 'forms', '1 y 2 d', 'x', '[1,3]'),"
+        " (0.1, 12.5, 1e20, '2024-01-01', '2024-01-01 10:00', '2024-01-01 10:00+05',"
+        "  'ab', 'forms', '1 y 2 d', 'x', '[1,3]'),"
         " ('NaN', 'NaN', 'NaN', 'infinity', '-infinity', '294276-12-31', '', NULL, NULL, '', 'empty'),"
         " (NULL, NULL, NULL, '4713-01-01 BC', '4713-01-01 BC', '294247-01-01', NULL, NULL, NULL, NULL, NULL)"
     )

@@ -235,9 +235,7 @@ def test_an_idle_feed_lets_the_slot_move(orders):
     slot = orders.cluster.slot_name()
 
     def confirmed():
-        return orders.value(
-            "SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = %s", [slot]
-        )
+        return orders.value("SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = %s", [slot])
 
     orders.sql("CREATE TABLE public.busy2 AS SELECT 1 AS i")
     orders.sql("DROP TABLE public.busy2")

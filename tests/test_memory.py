@@ -35,9 +35,7 @@ def test_a_large_transaction(feed):
     feed.start()
     feed.flush()
     worker = feed.cluster.wait_for_feed_worker()
-    feed.sql(
-        "INSERT INTO wide SELECT i, repeat(md5(i::text), 32) FROM generate_series(1, 300000) i"
-    )
+    feed.sql("INSERT INTO wide SELECT i, repeat(md5(i::text), 32) FROM generate_series(1, 300000) i")
     feed.flush("180 s")
     same_worker_below_limit(feed, worker)
     # Summed by the engine: 300 MB of rows are nothing for Python lists.

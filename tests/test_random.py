@@ -272,7 +272,7 @@ def terminate_workers(feed, running, seconds, dice):
     count = 0
     while time.monotonic() < end:
         moment = min(end, time.monotonic() + min(dice.uniform(0.2, 4), seconds / 4))
-        running.wait_for(lambda: time.monotonic() >= moment, "the next termination")
+        running.wait_for(lambda moment=moment: time.monotonic() >= moment, "the next termination")
         feed.cluster.terminate_feed_worker()
         count += 1
     return count
@@ -284,9 +284,7 @@ def compare_with_audit(feed, table, rows, horizon):
     streamed = [row for row in rows if row.lsn > rows[0].lsn]
     came = {row.xid for row in streamed}
     found = Counter((row.xid, OPERATIONS[row.change]) for row in streamed if row.change in OPERATIONS)
-    noted = feed.sql(
-        "SELECT xid, operation, count(*) FROM audit.log WHERE relation = %s GROUP BY 1, 2", [table]
-    )
+    noted = feed.sql("SELECT xid, operation, count(*) FROM audit.log WHERE relation = %s GROUP BY 1, 2", [table])
     expected = Counter({(xid, what): n for xid, what, n in noted if xid >= horizon or xid in came})
     missing, extra = expected - found, found - expected
     assert not missing, f"{table}: events that the history lacks: {list(missing.items())[:10]}"

@@ -45,7 +45,7 @@ def path(tmp_path_factory):
 
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
 def test_values_in_one_form(path, reader):
-    expected = list(zip(*(column for _, column in COLUMNS.values())))
+    expected = list(zip(*(column for _, column in COLUMNS.values()), strict=True))
     found = read_columns(reader, path)
     assert sorted(found, key=repr) == sorted(expected, key=repr)
     assert [list(map(type, row)) for row in sorted(found, key=repr)] == [

@@ -68,9 +68,7 @@ def test_what_was_written_while_no_worker_ran(streaming):
     """Written just before the server ends; no flush was due."""
     streaming.cluster.configure(**{"wal2delta.flush_interval": "60s"})
     streaming.cluster.reload()
-    wait_for(
-        lambda: streaming.value("SHOW wal2delta.flush_interval") in ("60s", "1min"), 20, "the setting to be read"
-    )
+    wait_for(lambda: streaming.value("SHOW wal2delta.flush_interval") in ("60s", "1min"), 20, "the setting to be read")
     streaming.sql("INSERT INTO one VALUES (1001, 1, 'late')")
     streaming.cluster.stop("immediate")
     streaming.cluster.start()

@@ -215,7 +215,8 @@ def test_not_null_is_kept_where_values_can_be(make_feed):
     feed.sql("CREATE DOMAIN must AS text NOT NULL")
     feed.table(
         "t (i int NOT NULL, v text NOT NULL, b bytea NOT NULL, f float8 NOT NULL, a int[] NOT NULL, opt int,"
-        " n numeric(5,1) NOT NULL, free numeric NOT NULL, d date NOT NULL, ts timestamp NOT NULL, tz timestamptz NOT NULL,"
+        " n numeric(5,1) NOT NULL, free numeric NOT NULL, d date NOT NULL, ts timestamp NOT NULL,"
+        " tz timestamptz NOT NULL,"
         " PRIMARY KEY (opt))"
     )
     feed.sql("INSERT INTO t VALUES (1, '', '', 0, '{}', 5, 'NaN', 'NaN', 'infinity', '-infinity', 'infinity')")

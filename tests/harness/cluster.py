@@ -43,8 +43,7 @@ def pg_config(item):
     program = os.environ.get("WAL2DELTA_PG_CONFIG")
     if not program:
         raise RuntimeError(
-            "WAL2DELTA_PG_CONFIG is not set: it must name the pg_config of a "
-            "PostgreSQL 17 that has wal2delta installed"
+            "WAL2DELTA_PG_CONFIG is not set: it must name the pg_config of a PostgreSQL 17 that has wal2delta installed"
         )
     return subprocess.run([program, f"--{item}"], check=True, capture_output=True, text=True).stdout.strip()
 
@@ -138,11 +137,20 @@ class Clusters:
         subprocess.run(
             [
                 Path(pg_config("bindir")) / "initdb",
-                "--pgdata", self.template, "--username=postgres", "--auth=trust",
-                "--no-sync", "--encoding=UTF8", "--locale=C",
-                "--locale-provider=builtin", "--builtin-locale=C.UTF-8",
+                "--pgdata",
+                self.template,
+                "--username=postgres",
+                "--auth=trust",
+                "--no-sync",
+                "--encoding=UTF8",
+                "--locale=C",
+                "--locale-provider=builtin",
+                "--builtin-locale=C.UTF-8",
             ],
-            check=True, stdout=subprocess.DEVNULL, cwd="/", **as_server_user(),
+            check=True,
+            stdout=subprocess.DEVNULL,
+            cwd="/",
+            **as_server_user(),
         )
 
 
@@ -191,7 +199,11 @@ class Cluster:
         with open(self.log, "ab") as log:
             self.server = subprocess.Popen(
                 [Path(pg_config("bindir")) / "postgres", "-D", self.data],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", **as_server_user(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd="/",
+                **as_server_user(),
             )
         wait_for(self._accepts, 60, "the server to accept connections")
 
@@ -216,7 +228,8 @@ class Cluster:
         self._gone(20, "the killed postmaster to be gone")
         # A new postmaster does not start before the old one's children ended.
         wait_for(
-            lambda: not any(process_state(pid) for pid in children), 60,
+            lambda: not any(process_state(pid) for pid in children),
+            60,
             "the children of the killed postmaster to end",
         )
 
@@ -267,9 +280,7 @@ class Cluster:
 
     def feed_worker(self, dbname="postgres"):
         """The process that holds the database's slot, or None."""
-        rows = self.sql(
-            "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s", [self.slot_name(dbname)]
-        )
+        rows = self.sql("SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s", [self.slot_name(dbname)])
         return rows[0][0] if rows else None
 
     def wait_for_feed_worker(self, dbname="postgres", timeout=60):

@@ -90,7 +90,7 @@ class DeltaLog:
                 physical = {field.name: field.physical for field in self.schema(number)}
                 names = [physical[name] for name in ("_pg_xid", "_pg_lsn", "_sort_by")]
                 table = pq.ParquetFile(file).read(columns=names)
-                rows[number].extend(zip(*(table.column(name).to_pylist() for name in names)))
+                rows[number].extend(zip(*(table.column(name).to_pylist() for name in names), strict=True))
         return dict(rows)
 
 

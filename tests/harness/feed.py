@@ -67,7 +67,7 @@ class Feed:
         )
         names = [column.name for column in cursor.description]
         row = cursor.fetchone()
-        return dict(zip(names, row)) if row else None
+        return dict(zip(names, row, strict=True)) if row else None
 
     def status(self, table):
         row = self.view(table)

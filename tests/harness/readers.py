@@ -69,9 +69,7 @@ class DuckDB:
         names = ", ".join(quoted(name) for name in columns)
         at = "" if version is None else f", version => {version}"
         folder = str(path).replace("'", "''")
-        return self.connection.execute(
-            f"SELECT {names} FROM delta_scan('{folder}'{at}) WHERE {where}"
-        ).to_arrow_table()
+        return self.connection.execute(f"SELECT {names} FROM delta_scan('{folder}'{at}) WHERE {where}").to_arrow_table()
 
 
 READERS = [DeltaRs(), ClickHouse(), DuckDB()]
@@ -85,7 +83,7 @@ def read_columns(reader, path, columns=None, where="TRUE", version=None):
     table = reader.arrow(path, columns, where, version)
     assert len(table.column_names) == len(columns), table.column_names
     lists = [values.column_values(table.column(i), types[name]) for i, name in enumerate(columns)]
-    return list(zip(*lists))
+    return list(zip(*lists, strict=True))
 
 
 def read_history(reader, path, without=(), version=None):

@@ -97,5 +97,4 @@ def table_rows(cluster, table, dbname="postgres", without=(), order_by=None):
         ordered = f" ORDER BY {order_by}" if order_by else ""
         rows = conn.execute(f"SELECT {wanted} FROM {table}{ordered}", []).fetchall()
     forms = [form for _, form in expressions]
-    return [tuple(form(value) if form else value for value, form in zip(row, forms)) for row in rows]
-
+    return [tuple(form(value) if form else value for value, form in zip(row, forms, strict=True)) for row in rows]

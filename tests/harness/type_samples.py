@@ -53,8 +53,10 @@ NUMBERS = [
 ]  # fmt: skip
 
 TIMES = [
-    ("c_date", "date", "date", ["'2024-02-29'", "'infinity'", "'-infinity'", "'1970-01-01'", "'0001-01-01'", "'9999-12-31'"]),
-    ("far_date", "date", "date", ["'4713-01-01 BC'", "'0044-03-15 BC'", "'12021-05-04'", "'5874897-12-31'", "'2024-01-01'"]),
+    ("c_date", "date", "date",
+     ["'2024-02-29'", "'infinity'", "'-infinity'", "'1970-01-01'", "'0001-01-01'", "'9999-12-31'"]),
+    ("far_date", "date", "date",
+     ["'4713-01-01 BC'", "'0044-03-15 BC'", "'12021-05-04'", "'5874897-12-31'", "'2024-01-01'"]),
     ("c_timestamp", "timestamp", "timestamp_ntz",
      ["'2024-02-29 23:59:59.999999'", "'infinity'", "'-infinity'", "'1969-12-31 23:59:59.999999'", "'1900-01-01'"]),
     ("far_timestamp", "timestamp", "timestamp_ntz",
@@ -70,7 +72,8 @@ TIMES = [
 ]  # fmt: skip
 
 TEXTS = _strings(
-    ("c_text", "text", ["''", "' '", "'ünï ☃ 🐘 e\u0301'", r"E'tab\t nl\n cr\r \\ \x01'", "'NULL'", "repeat('long ', 2000)"]),
+    ("c_text", "text",
+     ["''", "' '", "'ünï ☃ 🐘 e\u0301'", r"E'tab\t nl\n cr\r \\ \x01'", "'NULL'", "repeat('long ', 2000)"]),
     ("c_varchar", "varchar(10)", ["''", "'ten chars!'"]),
     ("c_char", "char(6)", ["''", "'ab'", "'  ab'", "'☃☃'"]),
     ("c_char1", '"char"', ["'x'", "''"]),
@@ -81,7 +84,7 @@ TEXTS = _strings(
     ("c_uuid", "uuid", ["'A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11'"]),
     ("d_text", "some_text", ["''", "'x'"]),
     ("d_feeling", "feeling", ["'sad'"]),
-)
+)  # fmt: skip
 
 BINARY = [("c_bytea", "bytea", "binary", [r"'\x'", r"'\x00ff5c27'", r"'\xdeadbeef'"])]
 
@@ -118,7 +121,8 @@ OTHERS = _strings(
     ("c_tstzrange", "tstzrange", ["'[2024-01-01 00:00+05:30,infinity]'", "'empty'"]),
     ("c_floatrange", "floatrange", ["'[0.1,0.3)'"]),
     ("c_multirange", "datemultirange", ["'{[2024-01-01,2024-02-01), [2025-01-01,)}'", "'{}'"]),
-    ("c_composite", "point3", ["ROW(1, 'a \"b\", c', '2024-01-01 00:00+05:30')", "ROW(NULL, NULL, NULL)", "ROW(NULL, '', NULL)"]),
+    ("c_composite", "point3",
+     ["ROW(1, 'a \"b\", c', '2024-01-01 00:00+05:30')", "ROW(NULL, NULL, NULL)", "ROW(NULL, '', NULL)"]),
     ("d_place", "place", ["ROW(1, '', NULL)"]),
     ("a_int", "int[]", ["'{}'", "'{1,NULL,-3}'", "'[2:3]={1,2}'", "'{{1,2},{3,4}}'"]),
     ("a_text", "text[]", ["""'{"a b","",NULL,"NULL","q\\"q","☃"}'"""]),
