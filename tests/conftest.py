@@ -45,12 +45,14 @@ def make_cluster(clusters):
 
 
 @pytest.fixture
-def make_feed(cluster, request):
-    """Feeds whose schemas are named after the test."""
+def make_feed(request):
+    """Feeds in the module's cluster, unless another is given; their schemas are
+    named after the test, unless another name is given."""
     made = []
 
     def make(name=None, **kwargs):
-        kwargs.setdefault("cluster", cluster)
+        if "cluster" not in kwargs:
+            kwargs["cluster"] = request.getfixturevalue("cluster")
         made.append(Feed(schema=name or schema_name(request), **kwargs))
         return made[-1]
 
@@ -80,11 +82,7 @@ def seed(request):
 
 
 @pytest.fixture(autouse=True)
-def server_logs(request):
-    if "clusters" not in request.fixturenames:
-        yield
-        return
-    clusters = request.getfixturevalue("clusters")
+def server_logs(request, clusters):
     marks = {cluster.folder: cluster.log_size() for cluster in clusters.live}
     request.node.server_logs = (clusters, marks)
     yield

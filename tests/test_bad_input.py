@@ -41,7 +41,7 @@ def start(schema, destination, options=None):
 
 def nothing_left(cluster, slots=0):
     assert cluster.value("SELECT count(*) FROM wal2delta.schemas") == slots
-    assert len(cluster.slots()) == slots
+    wait_for(lambda: len(cluster.slots()) == slots, 20, f"{slots} slots to be left")
 
 
 def failed_checks(cluster):
@@ -374,7 +374,6 @@ def clerk(shop):
     shop.stop() if shop.sql("SELECT * FROM wal2delta.schemas") else None
     shop.sql("DROP OWNED BY clerk CASCADE")
     shop.sql("DROP ROLE clerk")
-    shop.sql("CREATE SCHEMA IF NOT EXISTS shop")
 
 
 FUNCTIONS = [
