@@ -10,8 +10,10 @@ export CARGO_TARGET_DIR ?= $(WAL2DELTA_CACHE)/target
 # For the demo, which tells how long it took from the command to the first rows.
 export WAL2DELTA_STARTED := $(shell date +%s)
 
+# Shows a command and runs it: $(run); run COMMAND …
+run = run() { echo "+ $$*" >&2; "$$@"; }
 # Sets the environment of cargo for the PostgreSQL whose pg_config follows: $(call cargo-for,PG_CONFIG)
-cargo-for = env=$$(scripts/build-deps); eval "$$env"; export PGRX_PG_CONFIG_PATH=$(1)
+cargo-for = $(run); env=$$(scripts/build-deps); eval "$$env"; export PGRX_PG_CONFIG_PATH=$(1)
 
 .PHONY: help
 help: ## these lines
@@ -21,28 +23,28 @@ help: ## these lines
 demo: ## a throw-away server, a shop's tables and their history in Delta; KEEP=1 leaves the server running
 	@pg_config=$$(scripts/postgres17 --own)
 	$(call cargo-for,$$pg_config)
-	cargo build --release --locked
-	scripts/install "$$pg_config"
+	run cargo build --release --locked
+	run scripts/install "$$pg_config"
 	python=$$(scripts/venv venv-demo scripts/demo-requirements.txt)
-	"$$python" scripts/demo "$$pg_config"
+	run "$$python" scripts/demo "$$pg_config"
 
 .PHONY: test
 test: ## unit tests, SQL tests, whole-cluster tests; PYTEST_ARGS='-k name' is passed to pytest
 	@pg_config=$$(scripts/postgres17 --own --extensions)
 	$(call cargo-for,$$pg_config)
-	cargo build --release --locked
-	cargo test --release --locked --lib
-	scripts/install "$$pg_config"
+	run cargo build --release --locked
+	run cargo test --release --locked --lib
+	run scripts/install "$$pg_config"
 	export WAL2DELTA_PG_CONFIG=$$pg_config
 	python=$$(scripts/venv venv tests/requirements.txt)
-	if [[ -x pg_test/run ]]; then pg_test/run; fi
-	"$$python" -m pytest tests $(PYTEST_ARGS)
+	if [[ -x pg_test/run ]]; then run pg_test/run; fi
+	run "$$python" -m pytest tests $(PYTEST_ARGS)
 
 .PHONY: build
 build: ## the release build, for PG_CONFIG or the PostgreSQL 17 that demo and tests use
 	@pg_config="$(PG_CONFIG)"
 	$(call cargo-for,$${pg_config:-$$(scripts/postgres17 --own)})
-	cargo build --release --locked
+	run cargo build --release --locked
 
 .PHONY: install
 install: ## the release build into a PostgreSQL 17: PG_CONFIG=/path/to/pg_config [SUDO=sudo] [DESTDIR=...]
@@ -54,8 +56,8 @@ install: ## the release build into a PostgreSQL 17: PG_CONFIG=/path/to/pg_config
 	  echo 'install: PG_CONFIG=$(PG_CONFIG) is not the pg_config of a PostgreSQL 17' >&2; exit 2
 	fi
 	$(call cargo-for,$$pg_config)
-	cargo build --release --locked
-	scripts/install "$$pg_config"
+	run cargo build --release --locked
+	run scripts/install "$$pg_config"
 
 .PHONY: lint
 lint: ## format and clippy, warnings are errors
@@ -65,7 +67,7 @@ lint: ## format and clippy, warnings are errors
 	cargo fmt --check
 	pg_config=$$(scripts/postgres17 --own)
 	$(call cargo-for,$$pg_config)
-	cargo clippy --release --locked --all-targets -- -D warnings
+	run cargo clippy --release --locked --all-targets -- -D warnings
 
 .PHONY: bench
 bench: ## not yet: benchmarks come with a later milestone
