@@ -14,7 +14,7 @@ use super::numeric_text::NumericText;
 use super::output::Output;
 use super::text::{Name, Text};
 use super::uuid::Uuid;
-use crate::lake::schema::DeltaType;
+use crate::lake::DeltaType;
 
 /// What a column's values are, domains resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use arrow::datatypes::{ArrowPrimitiveType, Int32Type, Int64Type};
 use arrow::error::ArrowError;
 
 use super::error::ColumnError;
-use crate::lake::schema::HistorySchema;
+use crate::lake::HistorySchema;
 
 /// Places of system columns, counted from the end of what [`Rows::take`](super::Rows::take) gives:
 /// `_pg_change_type`, `_pg_lsn`, `_pg_xid`, `_timestamp`.
@@ -80,7 +80,7 @@ fn system_column<T: ArrowPrimitiveType>(
 mod tests {
     use super::super::system::{Change, Origin, System};
     use super::*;
-    use crate::lake::schema::{DeltaType, Field};
+    use crate::lake::{DeltaType, Field};
     use arrow::array::{Array, Int32Array};
 
     /// One source column with the row's number, and the system columns.

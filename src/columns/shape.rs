@@ -7,7 +7,7 @@ use pgrx::pg_sys;
 
 use super::encoding::Encoding;
 use super::kind::Kind;
-use crate::lake::schema::Field;
+use crate::lake::Field;
 
 /// A relation's columns as of one point in the WAL: what its tuple descriptor said then.
 #[derive(Clone, Debug, PartialEq, Eq)]
