@@ -1,0 +1,278 @@
+//! The output plugin. Its callbacks write nothing: they hand tuples to the [`Sink`] of the decoding
+//! loop in the same process. Any other caller of the plugin is refused.
+
+use pgrx::pg_sys;
+use pgrx::pg_sys::panic::ErrorReport;
+use pgrx::prelude::*;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A committed transaction.
+#[derive(Clone, Copy, Debug)]
+pub struct Transaction {
+    /// Its top-level id.
+    pub xid: u32,
+    /// Start of its commit record; a slot confirmed up to here delivers it again.
+    pub commit_lsn: u64,
+    /// End of its commit record.
+    pub end_lsn: u64,
+    /// Commit time in microseconds since 2000-01-01 UTC.
+    pub timestamp: i64,
+}
+
+/// A changed row. The tuples are valid until the callback returns.
+#[derive(Clone, Copy)]
+pub enum Change {
+    /// INSERT or COPY.
+    Insert {
+        /// The row.
+        new: pg_sys::HeapTuple,
+    },
+    /// UPDATE; the old row is whole under REPLICA IDENTITY FULL.
+    Update {
+        /// The row before, if the WAL has it.
+        old: Option<pg_sys::HeapTuple>,
+        /// The row after; unchanged out-of-line values are missing.
+        new: pg_sys::HeapTuple,
+    },
+    /// DELETE.
+    Delete {
+        /// The row, if the WAL has it.
+        old: Option<pg_sys::HeapTuple>,
+    },
+}
+
+/// A relation as it was when the change was made, valid until the callback returns.
+#[derive(Clone, Copy)]
+pub struct Relation(pg_sys::Relation);
+
+impl Relation {
+    fn class(&self) -> &pg_sys::FormData_pg_class {
+        // SAFETY: decoding holds the relation open during the callback, and rd_rel with it.
+        unsafe { &*(*self.0).rd_rel }
+    }
+
+    /// Its OID.
+    pub fn oid(&self) -> u32 {
+        // SAFETY: as in `class`.
+        unsafe { (*self.0).rd_id.to_u32() }
+    }
+
+    /// OID of its schema.
+    pub fn namespace(&self) -> u32 {
+        self.class().relnamespace.to_u32()
+    }
+
+    /// Its name.
+    pub fn name(&self) -> String {
+        // SAFETY: a NameData is NUL-terminated.
+        let name = unsafe { std::ffi::CStr::from_ptr(self.class().relname.data.as_ptr()) };
+        name.to_string_lossy().into_owned()
+    }
+
+    /// An ordinary, logged table that is no partition and no transient heap of a rewrite.
+    pub fn is_plain_table(&self) -> bool {
+        let class = self.class();
+        class.relkind as u8 == pg_sys::RELKIND_RELATION
+            && class.relpersistence as u8 == pg_sys::RELPERSISTENCE_PERMANENT
+            && !class.relispartition
+            && class.relrewrite == pg_sys::InvalidOid
+    }
+
+    /// Whether it has REPLICA IDENTITY FULL.
+    pub fn identity_full(&self) -> bool {
+        self.class().relreplident as u8 == pg_sys::REPLICA_IDENTITY_FULL
+    }
+
+    /// Whether its storage has been replaced since it was created.
+    pub fn rewritten(&self) -> bool {
+        self.class().relfilenode.to_u32() != self.oid()
+    }
+
+    /// Its tuple descriptor.
+    pub fn descriptor(&self) -> pg_sys::TupleDesc {
+        // SAFETY: as in `class`.
+        unsafe { (*self.0).rd_att }
+    }
+
+    /// Id of the (sub)transaction that created the table, by the historic catalog: the row of a
+    /// system column is never changed after that. `None` if the catalog has no such row.
+    pub fn creating_xid(&self) -> Option<u32> {
+        // SAFETY: called within a callback, where the historic snapshot allows catalog access;
+        // the tuple is released before returning. The attribute number is the key's int2.
+        unsafe {
+            let tuple = pg_sys::SearchSysCache2(
+                pg_sys::SysCacheIdentifier::ATTNUM as i32,
+                pg_sys::Datum::from(self.oid()),
+                pg_sys::Datum::from(pg_sys::TableOidAttributeNumber as i16),
+            );
+            if tuple.is_null() {
+                return None;
+            }
+            let xid = (*(*tuple).t_data).t_choice.t_heap.t_xmin;
+            pg_sys::ReleaseSysCache(tuple);
+            Some(xid.into_inner())
+        }
+    }
+}
+
+/// Receives what is decoded, in commit order, one transaction after another.
+///
+/// It is called inside a transaction with a historic snapshot: catalog look-ups see the time of
+/// the change; no SQL, no writes.
+pub trait Sink {
+    /// A row of the transaction was changed.
+    fn change(&mut self, transaction: &Transaction, relation: &Relation, change: Change);
+    /// Relations were truncated.
+    fn truncate(&mut self, transaction: &Transaction, relations: &[Relation]);
+    /// The transaction is complete.
+    fn commit(&mut self, transaction: &Transaction);
+    /// Whether decoding shall return to its caller before the next record.
+    fn wants_pause(&self) -> bool;
+}
+
+/// Where a decoding context finds its sink while a record is processed.
+pub(super) type SinkPointer<'a> = *mut &'a mut dyn Sink;
+
+static ALLOWED: AtomicBool = AtomicBool::new(false);
+
+/// While it lives, this process may create decoding contexts with the plugin.
+pub(super) struct Allowed(());
+
+pub(super) fn allow() -> Allowed {
+    ALLOWED.store(true, Ordering::Relaxed);
+    Allowed(())
+}
+
+impl Drop for Allowed {
+    fn drop(&mut self) {
+        ALLOWED.store(false, Ordering::Relaxed);
+    }
+}
+
+/// Entry point that the server looks up when a slot names this library as its plugin.
+#[unsafe(no_mangle)]
+#[pg_guard]
+pub unsafe extern "C-unwind" fn _PG_output_plugin_init(
+    callbacks: *mut pg_sys::OutputPluginCallbacks,
+) {
+    // SAFETY: the server passes its own callback table (output_plugin.h).
+    let callbacks = unsafe { &mut *callbacks };
+    callbacks.startup_cb = Some(startup);
+    callbacks.begin_cb = Some(begin);
+    callbacks.change_cb = Some(change);
+    callbacks.truncate_cb = Some(truncate);
+    callbacks.commit_cb = Some(commit);
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn startup(
+    ctx: *mut pg_sys::LogicalDecodingContext,
+    options: *mut pg_sys::OutputPluginOptions,
+    _is_init: bool,
+) {
+    if !ALLOWED.load(Ordering::Relaxed) {
+        ErrorReport::new(
+            PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+            "output plugin \"wal2delta\" can be used by its own background worker only",
+            "startup",
+        )
+        .set_hint("Start a feed with wal2delta.start(), which creates and reads the slot itself.")
+        .report(PgLogLevel::ERROR);
+    }
+    // SAFETY: both pointers are the server's own for this call.
+    unsafe {
+        (*options).output_type = pg_sys::OutputPluginOutputType::OUTPUT_PLUGIN_BINARY_OUTPUT;
+        (*options).receive_rewrites = false;
+        (*ctx).output_plugin_private = std::ptr::null_mut();
+    }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn begin(
+    _ctx: *mut pg_sys::LogicalDecodingContext,
+    _transaction: *mut pg_sys::ReorderBufferTXN,
+) {
+    // A transaction without changes of ours shall cost nothing; a table notes its first change.
+}
+
+/// The transaction of a callback.
+///
+/// # Safety
+/// `transaction` must be the top-level transaction that a callback got.
+unsafe fn describe(transaction: *mut pg_sys::ReorderBufferTXN) -> Transaction {
+    // SAFETY: the caller's promise; without streaming and two-phase callbacks every callback
+    // comes at commit, so that the union holds the commit time (reorderbuffer.c).
+    unsafe {
+        Transaction {
+            xid: (*transaction).xid.into_inner(),
+            commit_lsn: (*transaction).final_lsn,
+            end_lsn: (*transaction).end_lsn,
+            timestamp: (*transaction).xact_time.commit_time,
+        }
+    }
+}
+
+/// The sink of the decoding loop that is processing a record right now.
+///
+/// # Safety
+/// `ctx` must be the context that a callback got.
+unsafe fn sink<'a>(ctx: *mut pg_sys::LogicalDecodingContext) -> &'a mut dyn Sink {
+    // SAFETY: `Decoder` sets the pointer for the time of each record and holds the only reference.
+    unsafe {
+        let pointer: SinkPointer = (*ctx).output_plugin_private.cast();
+        assert!(!pointer.is_null(), "decoding without a sink");
+        *pointer
+    }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn change(
+    ctx: *mut pg_sys::LogicalDecodingContext,
+    transaction: *mut pg_sys::ReorderBufferTXN,
+    relation: pg_sys::Relation,
+    change: *mut pg_sys::ReorderBufferChange,
+) {
+    use pg_sys::ReorderBufferChangeType as Kind;
+    // SAFETY: all pointers are valid for the time of the callback; for these three actions the
+    // union holds `tp`.
+    unsafe {
+        let tuples = (*change).data.tp;
+        let old = (!tuples.oldtuple.is_null()).then_some(tuples.oldtuple);
+        let change = match (*change).action {
+            Kind::REORDER_BUFFER_CHANGE_INSERT => Change::Insert { new: tuples.newtuple },
+            Kind::REORDER_BUFFER_CHANGE_UPDATE => Change::Update { old, new: tuples.newtuple },
+            Kind::REORDER_BUFFER_CHANGE_DELETE => Change::Delete { old },
+            // Speculative insertions reach a plugin as inserts; there are no others.
+            _ => return,
+        };
+        sink(ctx).change(&describe(transaction), &Relation(relation), change);
+    }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn truncate(
+    ctx: *mut pg_sys::LogicalDecodingContext,
+    transaction: *mut pg_sys::ReorderBufferTXN,
+    count: i32,
+    relations: *mut pg_sys::Relation,
+    _change: *mut pg_sys::ReorderBufferChange,
+) {
+    // SAFETY: the server passes `count` open relations.
+    unsafe {
+        let relations: Vec<Relation> = std::slice::from_raw_parts(relations, count as usize)
+            .iter()
+            .map(|relation| Relation(*relation))
+            .collect();
+        sink(ctx).truncate(&describe(transaction), &relations);
+    }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn commit(
+    ctx: *mut pg_sys::LogicalDecodingContext,
+    transaction: *mut pg_sys::ReorderBufferTXN,
+    _commit_lsn: pg_sys::XLogRecPtr,
+) {
+    // SAFETY: as in `change`.
+    unsafe { sink(ctx).commit(&describe(transaction)) };
+}

@@ -1,0 +1,125 @@
+//! The replication slot of a database: `wal2delta_<database oid>`.
+
+use pgrx::pg_sys;
+use std::ffi::{CStr, CString};
+
+use super::plugin;
+use super::raw;
+use crate::process;
+
+/// Name of the slot of a database.
+pub fn slot_name(database: u32) -> CString {
+    CString::new(format!("wal2delta_{database}")).unwrap_or_default()
+}
+
+/// Name of the output plugin.
+pub const PLUGIN: &CStr = c"wal2delta";
+
+/// The slot, acquired by this process.
+///
+/// It is released when the process ends (slot.c `ReplicationSlotShmemExit`), on whatever way.
+pub struct Slot(());
+
+impl Slot {
+    /// Whether the database has a slot.
+    pub fn exists(database: u32) -> bool {
+        let name = slot_name(database);
+        // SAFETY: a search under the slot lock; only whether it finds something is used.
+        unsafe { !pg_sys::SearchNamedReplicationSlot(name.as_ptr(), true).is_null() }
+    }
+
+    /// Creates the slot and finds the point from which it can decode. Waits for the transactions
+    /// that run now; can be interrupted, and then leaves no slot behind.
+    ///
+    /// Raises Postgres' errors: no free slot, `wal_level` too low.
+    pub fn create(database: u32) -> Slot {
+        let name = slot_name(database);
+        // SAFETY: the sequence of walsender.c `CreateReplicationSlot`, in a transaction of its own
+        // that has done nothing before: a context made outside a transaction would mark this
+        // process PROC_IN_LOGICAL_DECODING.
+        unsafe {
+            let caller = pg_sys::CurrentMemoryContext;
+            pg_sys::SetCurrentStatementStartTimestamp();
+            pg_sys::StartTransactionCommand();
+            pg_sys::CheckLogicalDecodingRequirements();
+            // Ephemeral until it can be used: an error or crash before leaves nothing.
+            pg_sys::ReplicationSlotCreate(
+                name.as_ptr(),
+                true,
+                pg_sys::ReplicationSlotPersistency::RS_EPHEMERAL,
+                false,
+                false,
+                false,
+            );
+            let allowed = plugin::allow();
+            let mut routine = raw::waiting_reader();
+            let ctx = pg_sys::CreateInitDecodingContext(
+                PLUGIN.as_ptr(),
+                std::ptr::null_mut(),
+                false,
+                pg_sys::InvalidXLogRecPtr as u64,
+                &mut routine,
+                None,
+                None,
+                None,
+            );
+            drop(allowed);
+            pg_sys::DecodingContextFindStartpoint(ctx);
+            pg_sys::FreeDecodingContext(ctx);
+            pg_sys::ReplicationSlotPersist();
+            pg_sys::CommitTransactionCommand();
+            pg_sys::CurrentMemoryContext = caller;
+        }
+        Slot(())
+    }
+
+    /// Acquires the database's slot, waiting for a process that still has it.
+    pub fn acquire(database: u32) -> Slot {
+        let name = slot_name(database);
+        // SAFETY: this process holds no slot; an ERROR ends the worker.
+        unsafe { pg_sys::ReplicationSlotAcquire(name.as_ptr(), false) };
+        Slot(())
+    }
+
+    /// Drops the slot.
+    pub fn drop_slot(self) {
+        // SAFETY: `self` says that this process has acquired it.
+        unsafe { pg_sys::ReplicationSlotDropAcquired() };
+    }
+
+    /// LSN up to which everything is durable at the destination, as the slot has it.
+    pub fn confirmed(&self) -> u64 {
+        // SAFETY: the slot is ours, nobody else writes the field.
+        unsafe { (*pg_sys::MyReplicationSlot).data.confirmed_flush }
+    }
+
+    /// LSN from which the WAL is kept and read again after a restart.
+    pub fn restart(&self) -> u64 {
+        // SAFETY: as in `confirmed`.
+        unsafe { (*pg_sys::MyReplicationSlot).data.restart_lsn }
+    }
+
+    /// Confirms that everything before `lsn` is durable. Never moves back.
+    pub fn confirm(&self, lsn: u64) {
+        if lsn > self.confirmed() {
+            // SAFETY: the slot is acquired. Marking it dirty has the next checkpoint write it:
+            // the call itself does so only when xmin or the restart LSN move (logical.c).
+            unsafe {
+                pg_sys::LogicalConfirmReceivedLocation(lsn);
+                pg_sys::ReplicationSlotMarkDirty();
+            }
+        }
+    }
+}
+
+/// Lets this process use the output plugin, which the server refuses unless it is listed in
+/// `output_plugin_libraries` (since 17.11). Preloading the library was the superuser's decision;
+/// the setting changes for this process alone. Older servers do not know it.
+pub fn allow_plugin_for_this_process() {
+    let name = c"output_plugin_libraries";
+    // SAFETY: a look-up by name that returns null where there is no such setting.
+    let known = unsafe { !pg_sys::GetConfigOption(name.as_ptr(), true, false).is_null() };
+    if known {
+        process::set_config(name, PLUGIN);
+    }
+}

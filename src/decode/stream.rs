@@ -1,0 +1,153 @@
+//! The decoding loop: reads WAL records up to the flushed end and has each decoded.
+
+use pgrx::pg_sys;
+use pgrx::prelude::*;
+use std::time::{Duration, Instant};
+
+use super::plugin::{self, Sink, SinkPointer};
+use super::raw;
+use super::slot::Slot;
+
+/// PROC_IN_LOGICAL_DECODING (proc.h), which pgrx does not bind.
+const IN_LOGICAL_DECODING: u8 = 0x10;
+
+/// End of the WAL that is on disk, up to which decoding can read.
+pub fn flush_position() -> u64 {
+    // SAFETY: reads shared memory under its own spinlock.
+    unsafe { pg_sys::GetFlushRecPtr(std::ptr::null_mut()) }
+}
+
+/// Decodes from a slot.
+pub struct Decoder {
+    slot: Slot,
+    ctx: *mut pg_sys::LogicalDecodingContext,
+    memory: pg_sys::MemoryContext,
+    position: u64,
+}
+
+impl Decoder {
+    /// Prepares decoding from where the slot stands.
+    ///
+    /// Raises Postgres' errors, above all that the slot was invalidated.
+    pub fn new(slot: Slot) -> Decoder {
+        // SAFETY: the context is created inside a short transaction, so that this process is not
+        // marked PROC_IN_LOGICAL_DECODING (logical.c StartupDecodingContext): SQL that runs here
+        // later would else be invisible to other backends' horizons. Its memory outlives the
+        // transaction.
+        let (ctx, memory) = unsafe {
+            let memory = pg_sys::AllocSetContextCreateInternal(
+                pg_sys::TopMemoryContext,
+                c"wal2delta decoding".as_ptr(),
+                pg_sys::ALLOCSET_DEFAULT_MINSIZE as usize,
+                pg_sys::ALLOCSET_DEFAULT_INITSIZE as usize,
+                pg_sys::ALLOCSET_DEFAULT_MAXSIZE as usize,
+            );
+            pg_sys::StartTransactionCommand();
+            pg_sys::CurrentMemoryContext = memory;
+            let allowed = plugin::allow();
+            let mut routine = raw::reader_to_flushed_end();
+            let ctx = pg_sys::CreateDecodingContext(
+                pg_sys::InvalidXLogRecPtr as u64,
+                std::ptr::null_mut(),
+                false,
+                &mut routine,
+                None,
+                None,
+                None,
+            );
+            drop(allowed);
+            pg_sys::CommitTransactionCommand();
+            pg_sys::CurrentMemoryContext = memory;
+            assert_eq!(
+                (*pg_sys::MyProc).statusFlags & IN_LOGICAL_DECODING,
+                0,
+                "the process must not be marked as decoding"
+            );
+            pg_sys::XLogBeginRead((*ctx).reader, slot.restart());
+            (ctx, memory)
+        };
+        let position = slot.confirmed();
+        Decoder { slot, ctx, memory, position }
+    }
+
+    /// The slot.
+    pub fn slot(&self) -> &Slot {
+        &self.slot
+    }
+
+    /// Everything committed before this LSN has been handed over.
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Decodes until the flushed end of the WAL, until `slice` is over, or until the sink wants a
+    /// pause, whichever comes first. Returns whether the end was reached.
+    pub fn run(&mut self, sink: &mut dyn Sink, slice: Duration) -> bool {
+        let started = Instant::now();
+        let mut records = 0u32;
+        loop {
+            pgrx::check_for_interrupts!();
+            if !self.next(sink) {
+                return true;
+            }
+            records += 1;
+            if sink.wants_pause() || (records.is_multiple_of(64) && started.elapsed() > slice) {
+                return false;
+            }
+        }
+    }
+
+    /// Decodes one record; false if there is none yet.
+    fn next(&mut self, mut sink: &mut dyn Sink) -> bool {
+        // SAFETY: the context and its reader live as long as `self`. The sink pointer is set for
+        // the time of the call only; an ERROR in between ends the worker, so that a dangling
+        // pointer is never used. After each record the memory context is restored: on 17
+        // decoding a commit leaves TopMemoryContext behind (reorderbuffer.c).
+        unsafe {
+            let reader = (*self.ctx).reader;
+            let mut message = std::ptr::null_mut();
+            let record = pg_sys::XLogReadRecord(reader, &mut message);
+            if record.is_null() {
+                if !message.is_null() {
+                    let message = std::ffi::CStr::from_ptr(message).to_string_lossy().into_owned();
+                    error!("could not read WAL at {}: {message}", lsn_text((*reader).EndRecPtr));
+                }
+                return false;
+            }
+            let pointer: SinkPointer = &raw mut sink;
+            (*self.ctx).output_plugin_private = pointer.cast();
+            raw::process_record(self.ctx, reader);
+            (*self.ctx).output_plugin_private = std::ptr::null_mut();
+            pg_sys::CurrentMemoryContext = self.memory;
+            self.position = self.position.max((*reader).EndRecPtr);
+        }
+        true
+    }
+
+    /// Ends decoding and drops the slot.
+    pub fn drop_slot(self) {
+        // SAFETY: the context is not used after this; freeing it releases the reader's file.
+        unsafe { pg_sys::FreeDecodingContext(self.ctx) };
+        self.slot.drop_slot();
+    }
+}
+
+/// An LSN as Postgres prints it.
+pub fn lsn_text(lsn: u64) -> String {
+    format!("{:X}/{:X}", lsn >> 32, lsn as u32)
+}
+
+/// End of the WAL that has been written by any session so far, flushed or not: everything that is
+/// visible now was committed before it.
+///
+/// The server tells where the next record will start, which at the start of a page is behind the
+/// page's header; what is read ends before it (xlog.c `XLogBytePosToEndRecPtr`).
+pub fn insert_position() -> u64 {
+    /// Sizes of the page headers, XLogShortPHD and XLogLongPHD (xlog_internal.h).
+    const HEADERS: (u64, u64) = (24, 40);
+    // SAFETY: reads shared memory under its own lock, and a setting fixed at server start.
+    let (lsn, segment) =
+        unsafe { (pg_sys::GetXLogInsertRecPtr(), pg_sys::wal_segment_size as u64) };
+    let in_page = lsn % u64::from(pg_sys::XLOG_BLCKSZ);
+    if in_page == HEADERS.0 || lsn % segment == HEADERS.1 { lsn - in_page } else { lsn }
+}

@@ -1,0 +1,196 @@
+//! Looks at the catalog: which feeds there are and which tables their schemas hold.
+//!
+//! A look is SQL in a process that decodes. Caches filled by it are of today while decoding needs
+//! them as of the change, and the other way round, so they are dropped before and after; that is
+//! dear, so a look is taken about once per flush interval.
+
+use pgrx::pg_sys;
+use pgrx::prelude::*;
+use pgrx::spi::{SpiHeapTupleData, SpiResult};
+use std::time::Duration;
+
+use super::options::Options;
+use super::visibility::Visibility;
+use crate::process;
+
+/// A row of `wal2delta.feeds`.
+#[derive(Clone, Debug)]
+pub struct FeedRow {
+    /// OID of the source schema.
+    pub namespace: u32,
+    /// Destination in canonical form.
+    pub destination: String,
+    /// Options.
+    pub options: Options,
+    /// Life of the feed.
+    pub generation: u64,
+    /// Whether histories of earlier lives are gone on with.
+    pub continues: bool,
+}
+
+/// A relation of a fed schema.
+#[derive(Clone, Debug)]
+pub struct CatalogTable {
+    /// OID of the relation.
+    pub oid: u32,
+    /// OID of its schema.
+    pub namespace: u32,
+    /// Name.
+    pub name: String,
+    /// `pg_class.relkind`.
+    pub kind: char,
+    /// Whether it is permanent (neither unlogged nor temporary).
+    pub permanent: bool,
+    /// Whether it has REPLICA IDENTITY FULL.
+    pub identity_full: bool,
+    /// (Sub)transaction that created it.
+    pub creating_xid: u32,
+}
+
+/// What a look found.
+pub struct Look {
+    /// OID of `wal2delta.feeds`, whose changes the worker watches in the WAL.
+    pub feeds_relation: u32,
+    /// Feeds of this database.
+    pub feeds: Vec<FeedRow>,
+    /// Relations of their schemas; partitions are left out, they belong to their root.
+    pub tables: Vec<CatalogTable>,
+    /// What the look could see.
+    pub seen: Visibility,
+}
+
+impl Look {
+    /// What a look finds where the extension is not installed.
+    pub fn nothing() -> Look {
+        Look {
+            feeds_relation: 0,
+            feeds: Vec::new(),
+            tables: Vec::new(),
+            seen: Visibility::nothing(),
+        }
+    }
+}
+
+/// Runs SQL in the worker, with caches of its own time.
+///
+/// Only to be called between two records, and when every decoded commit is visible.
+pub fn with_catalog<R>(work: impl FnOnce() -> R) -> R {
+    // SAFETY: plain calls outside any transaction and callback (logicalfuncs.c does the same).
+    unsafe { pg_sys::InvalidateSystemCaches() };
+    let result = process::in_transaction(work);
+    // SAFETY: as above.
+    unsafe { pg_sys::InvalidateSystemCaches() };
+    result
+}
+
+/// Takes a look; `None` when the extension is not (or no longer) in this database.
+pub fn look(system: u64, database: u32) -> Option<Look> {
+    with_catalog(|| read(system, database)).unwrap_or_else(|error| {
+        error!("could not read the feeds of this database: {error}");
+    })
+}
+
+fn read(system: u64, database: u32) -> SpiResult<Option<Look>> {
+    Spi::connect(|client| {
+        let feeds_relation = client
+            .select(
+                "SELECT c.oid FROM pg_catalog.pg_class c \
+                 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+                 JOIN pg_catalog.pg_depend d ON d.objid = c.oid AND d.deptype = 'e' \
+                 JOIN pg_catalog.pg_extension e ON e.oid = d.refobjid \
+                 WHERE c.relname = 'feeds' AND n.nspname = 'wal2delta' \
+                   AND e.extname = 'wal2delta'",
+                None,
+                &[],
+            )?
+            .next()
+            .map(|row| row.get::<pg_sys::Oid>(1))
+            .transpose()?
+            .flatten();
+        let Some(feeds_relation) = feeds_relation else {
+            return Ok(None);
+        };
+        let mut feeds = Vec::new();
+        let rows = client.select(
+            "SELECT f.schema_oid, f.destination, f.options, f.generation, f.continues, \
+                    (extract(epoch FROM (f.options->>'flush_interval')::interval) * 1000)::bigint \
+             FROM wal2delta.feeds f JOIN pg_catalog.pg_namespace n ON n.oid = f.schema_oid \
+             WHERE f.system_identifier = $1 AND f.database_oid = $2",
+            None,
+            &[(system as i64).into(), pg_sys::Oid::from(database).into()],
+        )?;
+        for row in rows {
+            feeds.push(feed_row(&row)?);
+        }
+        let schemas: Vec<i64> = feeds.iter().map(|feed| i64::from(feed.namespace)).collect();
+        let mut tables = Vec::new();
+        let rows = client.select(
+            "SELECT c.oid, c.relnamespace, c.relname::text, c.relkind::text, \
+                    c.relpersistence = 'p', c.relreplident = 'f', a.xmin::text::bigint \
+             FROM pg_catalog.pg_class c JOIN pg_catalog.pg_attribute a \
+               ON a.attrelid = c.oid AND a.attnum = -6 \
+             WHERE c.relnamespace = ANY ($1::bigint[]::oid[]) AND NOT c.relispartition \
+               AND c.relkind IN ('r', 'p', 'f', 'm') ORDER BY c.oid",
+            None,
+            &[schemas.into()],
+        )?;
+        for row in rows {
+            tables.push(catalog_table(&row)?);
+        }
+        let seen = client
+            .select("SELECT pg_catalog.pg_current_snapshot()::text", None, &[])?
+            .first()
+            .get_one::<String>()?
+            .and_then(|text| Visibility::parse(&text));
+        let Some(seen) = seen else {
+            error!("could not read the current snapshot");
+        };
+        Ok(Some(Look { feeds_relation: feeds_relation.to_u32(), feeds, tables, seen }))
+    })
+}
+
+fn feed_row(row: &SpiHeapTupleData) -> SpiResult<FeedRow> {
+    let interval = row.get::<i64>(6)?.map(|ms| Duration::from_millis(ms.max(0) as u64));
+    let options = row.get::<pgrx::JsonB>(3)?.map(|json| json.0).unwrap_or_default();
+    let options = Options::parse(&options, |_| interval)
+        .unwrap_or_else(|error| pgrx::error!("invalid options of a feed: {}", error.message));
+    Ok(FeedRow {
+        namespace: row.get::<pg_sys::Oid>(1)?.map_or(0, pg_sys::Oid::to_u32),
+        destination: row.get::<String>(2)?.unwrap_or_default(),
+        options,
+        generation: row.get::<i64>(4)?.unwrap_or_default() as u64,
+        continues: row.get::<bool>(5)?.unwrap_or_default(),
+    })
+}
+
+fn catalog_table(row: &SpiHeapTupleData) -> SpiResult<CatalogTable> {
+    Ok(CatalogTable {
+        oid: row.get::<pg_sys::Oid>(1)?.map_or(0, pg_sys::Oid::to_u32),
+        namespace: row.get::<pg_sys::Oid>(2)?.map_or(0, pg_sys::Oid::to_u32),
+        name: row.get::<String>(3)?.unwrap_or_default(),
+        kind: row.get::<String>(4)?.and_then(|kind| kind.chars().next()).unwrap_or('r'),
+        permanent: row.get::<bool>(5)?.unwrap_or_default(),
+        identity_full: row.get::<bool>(6)?.unwrap_or_default(),
+        creating_xid: row.get::<i64>(7)?.unwrap_or_default() as u32,
+    })
+}
+
+/// Begins a new life of every feed: its slot is gone, so what happened since is unknown and each
+/// history is replaced by a new snapshot. Committed before the new slot is created.
+pub fn begin_new_generation() {
+    process::in_transaction(|| {
+        let result = Spi::connect_mut(|client| {
+            client
+                .update(
+                    "UPDATE wal2delta.feeds SET continues = false, generation = \
+                     pg_catalog.pg_wal_lsn_diff(pg_catalog.pg_current_wal_insert_lsn(), '0/0')",
+                    None,
+                    &[],
+                )
+                .map(|_| ())
+        });
+        if let Err(error) = result {
+            error!("could not mark the feeds of this database: {error}");
+        }
+    });
+}

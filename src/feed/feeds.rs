@@ -1,0 +1,634 @@
+//! All feeds of the database and their tables: what a look at the catalog changes, what the writer
+//! answers, when tables are flushed, and how far the slot may be confirmed.
+
+use pgrx::prelude::*;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::time::{Duration, Instant};
+
+use super::catalog::{CatalogTable, FeedRow, Look};
+use super::snapshots::Lanes;
+use super::table::{
+    Failure, History, InFlight, Phase, Reason, Remedy, Snapshot, State, Stream, Table,
+};
+use super::visibility::Visibility;
+use crate::columns::{self, ColumnError};
+use crate::decode::lsn_text;
+use crate::lake::{
+    Charged, Destination, ErrorKind, Event, Found, Lake, LakeError, OpenTable, RowsCommit, Source,
+    Target,
+};
+use crate::{process, settings};
+
+/// One source schema and its destination.
+pub struct Feed {
+    /// As in the catalog.
+    pub row: FeedRow,
+    /// Where the history tables are.
+    pub destination: Destination,
+    /// What was there when the worker began with it, by table.
+    pub found: HashMap<u32, Found>,
+    /// What the first look at the schema saw; a table created later is whole in the WAL.
+    pub first_look: Visibility,
+    /// Its destination could not be read: the error, and when to try again.
+    pub failed: Option<(LakeError, Instant)>,
+}
+
+/// The feeds of one database.
+pub struct Feeds {
+    /// Cluster.
+    pub system: u64,
+    /// Database.
+    pub database: u32,
+    /// Writer threads.
+    pub lake: Lake,
+    /// Feeds by schema.
+    pub feeds: HashMap<u32, Feed>,
+    /// Their tables.
+    pub tables: HashMap<u32, Table>,
+    /// `wal2delta.feeds`; a change of it starts or stops a feed.
+    pub feeds_relation: u32,
+    /// A look shall be taken before decoding goes on.
+    pub look_wanted: bool,
+    /// Decoded commits that other sessions may not see yet.
+    pub unseen: VecDeque<u32>,
+    /// Relations that had changes while they were in no fed schema.
+    pub strays: HashSet<u32>,
+    /// Everything before this LSN is decoded.
+    pub position: u64,
+    /// Where decoding stood at the last look.
+    pub looked_at: u64,
+    /// Memory in all builders.
+    pub building: usize,
+    /// Snapshot workers.
+    pub lanes: Lanes,
+    /// A failed table can be written again; the worker shall decode again from the slot.
+    pub redecode: bool,
+    /// Tables with rows that are whole only if the current transaction ends with FULL identity.
+    pub unproven: Vec<u32>,
+    /// Tables that left their feed while a last commit is under way.
+    leaving: Vec<Table>,
+    tickets: u64,
+    surveys: HashMap<u64, u32>,
+}
+
+impl Feeds {
+    /// No feeds yet; decoding stands at `position`.
+    pub fn new(system: u64, database: u32, lake: Lake, position: u64) -> Feeds {
+        Feeds {
+            system,
+            database,
+            lake,
+            feeds: HashMap::new(),
+            tables: HashMap::new(),
+            feeds_relation: 0,
+            look_wanted: true,
+            unseen: VecDeque::new(),
+            strays: HashSet::new(),
+            position,
+            looked_at: 0,
+            building: 0,
+            lanes: Lanes::new(database),
+            redecode: false,
+            unproven: Vec::new(),
+            leaving: Vec::new(),
+            tickets: 0,
+            surveys: HashMap::new(),
+        }
+    }
+
+    /// A number for the next commit.
+    pub fn ticket(&mut self) -> u64 {
+        self.tickets += 1;
+        self.tickets
+    }
+
+    /// Whether every commit that was decoded can be seen by SQL.
+    ///
+    /// A commit is in the WAL before its transaction leaves the list of running ones (procarray.c),
+    /// and decoding can be faster. Only when this holds is the catalog, or a new snapshot, at least
+    /// as far as the decoded changes.
+    pub fn all_visible(&mut self) -> bool {
+        // SAFETY: reads the shared list of running transactions under its lock.
+        self.unseen.retain(|xid| unsafe {
+            pgrx::pg_sys::TransactionIdIsInProgress(pgrx::pg_sys::TransactionId::from(*xid))
+        });
+        self.unseen.is_empty()
+    }
+
+    /// Takes over what a look found.
+    pub fn apply(&mut self, look: Look) {
+        self.feeds_relation = look.feeds_relation;
+        self.look_wanted = false;
+        self.looked_at = self.position;
+        self.stop_missing(&look.feeds);
+        for row in look.feeds {
+            if !self.feeds.contains_key(&row.namespace) {
+                self.begin(row, look.seen.clone());
+            }
+        }
+        let present: HashSet<u32> = look.tables.iter().map(|table| table.oid).collect();
+        self.forget_tables(|table| !present.contains(&table.oid));
+        for table in look.tables {
+            self.apply_table(table);
+        }
+    }
+
+    /// Ends the feeds that are no longer in the catalog. What they have buffered is written.
+    fn stop_missing(&mut self, rows: &[FeedRow]) {
+        let stopped: Vec<u32> = self
+            .feeds
+            .iter()
+            .filter(|(namespace, feed)| {
+                !rows.iter().any(|row| {
+                    row.namespace == **namespace && row.generation == feed.row.generation
+                })
+            })
+            .map(|(namespace, _)| *namespace)
+            .collect();
+        for namespace in stopped {
+            self.forget_tables(|table| table.namespace == namespace);
+            self.feeds.remove(&namespace);
+        }
+    }
+
+    /// Forgets tables after their last commit was asked for.
+    fn forget_tables(&mut self, gone: impl Fn(&Table) -> bool) {
+        let oids: Vec<u32> =
+            self.tables.values().filter(|table| gone(table)).map(|table| table.oid).collect();
+        for oid in oids {
+            self.flush_table(oid);
+            self.lanes.cancel(oid);
+            if let Some(table) = self.tables.remove(&oid)
+                && table.pin().is_some()
+                && matches!(table.state, State::Streaming(_))
+            {
+                self.leaving.push(table);
+            }
+        }
+    }
+
+    /// Begins a feed: reads what its destination has, waiting for the answer.
+    fn begin(&mut self, row: FeedRow, seen: Visibility) {
+        let namespace = row.namespace;
+        // An earlier feed of the schema may still be writing its last commits.
+        while self.leaving.iter().any(|table| table.namespace == namespace) {
+            while let Some(event) = self.lake.try_event() {
+                self.handle(event);
+            }
+            process::wait(Duration::from_millis(20));
+        }
+        let parsed = Destination::parse(&row.destination);
+        let (destination, result) = match parsed {
+            Ok(destination) => {
+                let result = self.survey_now(&destination, row.generation);
+                (destination, result)
+            }
+            Err(error) => {
+                warning!("feed of schema with OID {namespace} cannot start: {error}");
+                return;
+            }
+        };
+        let mut feed = Feed {
+            row,
+            destination,
+            found: HashMap::new(),
+            first_look: seen,
+            failed: None,
+        };
+        match result {
+            Ok(found) => {
+                feed.found = found.into_iter().map(|found| (found.source.table, found)).collect();
+            }
+            Err(error) => {
+                log!("wal2delta: destination \"{}\": {error}", feed.destination);
+                feed.failed = Some((error, Instant::now() + Duration::from_secs(1)));
+            }
+        }
+        self.feeds.insert(namespace, feed);
+    }
+
+    /// Reads a destination and waits for the answer; other answers are handled meanwhile.
+    fn survey_now(
+        &mut self,
+        destination: &Destination,
+        generation: u64,
+    ) -> Result<Vec<Found>, LakeError> {
+        let request = self.ticket();
+        self.lake.survey(request, destination, self.system, self.database, generation);
+        loop {
+            while let Some(event) = self.lake.try_event() {
+                match event {
+                    Event::Surveyed { request: answered, result } if answered == request => {
+                        return result;
+                    }
+                    event => self.handle(event),
+                }
+            }
+            process::wait(Duration::from_millis(50));
+        }
+    }
+
+    /// Takes over what a look says of one relation.
+    fn apply_table(&mut self, found: CatalogTable) {
+        let Some(feed) = self.feeds.get(&found.namespace) else { return };
+        let reason = reason(&found, feed);
+        let whole = !feed.first_look.sees(found.creating_xid) && !self.strays.contains(&found.oid);
+        let failed = feed.failed.as_ref().map(|(error, at)| (error.to_string(), *at));
+        let known = self.tables.contains_key(&found.oid);
+        let state = match (known, reason, failed) {
+            (true, reason, _) => return self.apply_known(found, reason),
+            // A table that is not FULL may become it in the WAL that is still to be decoded.
+            (false, Some(Reason::NotFull), None) if whole => {
+                State::Streaming(Box::new(Stream::new(None, 0)))
+            }
+            (false, Some(reason), _) => State::Skipped(reason),
+            (false, None, Some((error, retry_at))) => State::Failed(Failure {
+                error,
+                remedy: Remedy::Redecode,
+                history: None,
+                since: Some(self.position),
+                pinned: true,
+                needs_person: false,
+                retry_at,
+            }),
+            (false, None, None) if whole => State::Streaming(Box::new(Stream::new(None, 0))),
+            (false, None, None) => self.resume(&found),
+        };
+        let mut table = Table::new(found.oid, found.namespace, found.name, state);
+        table.shown.identity_full = found.identity_full;
+        self.strays.remove(&found.oid);
+        self.tables.insert(found.oid, table);
+    }
+
+    /// A table that the worker knows, seen again.
+    fn apply_known(&mut self, found: CatalogTable, reason: Option<Reason>) {
+        let position = self.position;
+        let Some(table) = self.tables.get_mut(&found.oid) else { return };
+        let building = table.building();
+        table.name = found.name;
+        table.namespace = found.namespace;
+        table.shown.identity_full = found.identity_full;
+        match (&mut table.state, reason) {
+            (State::Skipped(current), Some(reason)) => *current = reason,
+            (State::Skipped(_), None) => table.state = Table::queued(None, position, false),
+            // A pinned copy waits until the table is FULL again, so that a restart knows of it.
+            (State::Snapshot(snapshot), Some(reason)) if !snapshot.pinned => {
+                table.state = State::Skipped(reason);
+                self.lanes.cancel(found.oid);
+                self.building = self.building.saturating_sub(building);
+            }
+            _ => {}
+        }
+        if let State::Snapshot(snapshot) = &mut table.state
+            && snapshot.history.is_none()
+            && let Some(feed) = self.feeds.get(&table.namespace)
+        {
+            snapshot.history = feed.found.get(&found.oid).and_then(|found| history(found).ok());
+        }
+    }
+
+    /// The state of a table that was there before the worker began: go on where its history ends,
+    /// or copy it.
+    fn resume(&self, found: &CatalogTable) -> State {
+        let Some(feed) = self.feeds.get(&found.namespace) else {
+            return Table::queued(None, self.position, false);
+        };
+        let Some(history_found) = feed.found.get(&found.oid) else {
+            return Table::queued(None, self.position, false);
+        };
+        let history = match history(history_found) {
+            Ok(history) => Some(history),
+            Err(error) => {
+                return State::Failed(Failure {
+                    error,
+                    remedy: Remedy::Redecode,
+                    history: None,
+                    since: Some(self.position),
+                    pinned: true,
+                    needs_person: true,
+                    retry_at: Instant::now() + Duration::from_secs(300),
+                });
+            }
+        };
+        match &history_found.progress {
+            Some(progress)
+                if progress.generation == feed.row.generation || feed.row.continues =>
+            {
+                State::Streaming(Box::new(Stream::new(history, progress.lsn)))
+            }
+            _ => Table::queued(history, self.position, false),
+        }
+    }
+
+    /// Handles one answer of the writer threads.
+    pub fn handle(&mut self, event: Event) {
+        match event {
+            Event::Opened { table, folder, .. } => {
+                if let Some(table) = self.tables.get_mut(&table) {
+                    table.opened(folder);
+                }
+            }
+            Event::Committed { table, ticket, rows, .. } => self.committed(table, ticket, rows),
+            Event::Failed { table, error } => self.writer_failed(table, error),
+            Event::Surveyed { request, result } => self.surveyed(request, result),
+            Event::Upkeep { table, error } => {
+                log!("wal2delta: upkeep of the history of table with OID {table}: {error}");
+            }
+            // Only snapshot workers stage files.
+            Event::Staged { .. } => {}
+        }
+    }
+
+    fn committed(&mut self, oid: u32, ticket: u64, rows: u64) {
+        let leaving = self.leaving.iter_mut().find(|table| table.oid == oid);
+        let Some(table) = self.tables.get_mut(&oid).or(leaving) else { return };
+        let State::Streaming(stream) = &mut table.state else { return };
+        if stream.in_flight.front().is_some_and(|commit| commit.ticket == ticket) {
+            stream.in_flight.pop_front();
+            table.pause = Duration::ZERO;
+            table.shown.rows_written += rows;
+            // SAFETY: reads the clock.
+            table.shown.last_write = unsafe { pgrx::pg_sys::GetCurrentTimestamp() };
+        }
+        self.leaving.retain(|table| table.pin().is_some());
+    }
+
+    fn writer_failed(&mut self, oid: u32, error: LakeError) {
+        if !self.tables.contains_key(&oid)
+            && let Some(index) = self.leaving.iter().position(|table| table.oid == oid)
+        {
+            let table = self.leaving.swap_remove(index);
+            log!("wal2delta: last commit of table \"{}\" failed: {error}", table.name);
+            return;
+        }
+        let text = match error.hint() {
+            Some(hint) => format!("{error}. {hint}"),
+            None => error.to_string(),
+        };
+        let needs_person = matches!(error.kind(), ErrorKind::Data);
+        self.fail(oid, text, needs_person);
+    }
+
+    /// Moves a table to FAILED and says so in the log, once per failure of another kind.
+    pub fn fail(&mut self, oid: u32, error: String, needs_person: bool) {
+        let position = self.position;
+        self.lanes.cancel(oid);
+        let Some(table) = self.tables.get_mut(&oid) else { return };
+        self.building = self.building.saturating_sub(table.building());
+        let remedy = match &table.state {
+            State::Failed(failure) => failure.remedy,
+            State::Streaming(stream) if stream.joins_snapshot() => Remedy::Copy,
+            // Nothing was ever written of it, and nothing can be before a person helps.
+            State::Streaming(stream) if stream.history.is_none() && needs_person => Remedy::Copy,
+            State::Streaming(_) => Remedy::Redecode,
+            _ => Remedy::Copy,
+        };
+        let news = !matches!(&table.state, State::Failed(failure) if failure.error == error);
+        if news {
+            log!("wal2delta: table \"{}\" failed: {error}", table.name);
+        }
+        table.fail(error, remedy, needs_person, position);
+    }
+
+    /// The answer to a survey that a retry asked for.
+    fn surveyed(&mut self, request: u64, result: Result<Vec<Found>, LakeError>) {
+        let Some(namespace) = self.surveys.remove(&request) else { return };
+        match result {
+            // The destination can be read again: its tables go on from the slot.
+            Ok(_) => self.redecode = true,
+            Err(error) => {
+                let now = Instant::now();
+                for table in self.tables.values_mut().filter(|table| table.namespace == namespace) {
+                    let position = self.position;
+                    if matches!(&table.state, State::Failed(failure) if failure.retry_at <= now) {
+                        table.fail(error.to_string(), Remedy::Redecode, false, position);
+                    }
+                }
+                if let Some(feed) = self.feeds.get_mut(&namespace) {
+                    feed.failed = Some((error, now + Duration::from_secs(5)));
+                }
+            }
+        }
+    }
+
+    /// Tries failed tables again whose pause is over.
+    pub fn retry(&mut self) {
+        let now = Instant::now();
+        let mut ask = HashSet::new();
+        for table in self.tables.values_mut() {
+            let State::Failed(failure) = &mut table.state else { continue };
+            if failure.retry_at > now {
+                continue;
+            }
+            match failure.remedy {
+                Remedy::Copy => {
+                    let since = failure.since.unwrap_or(self.position);
+                    let (history, pinned) = (failure.history.take(), failure.pinned);
+                    table.state = Table::queued(history, since, pinned);
+                }
+                Remedy::Redecode => {
+                    ask.insert(table.namespace);
+                }
+            }
+        }
+        for feed in self.feeds.values() {
+            if feed.failed.as_ref().is_some_and(|(_, at)| *at <= now) {
+                ask.insert(feed.row.namespace);
+            }
+        }
+        for namespace in ask {
+            if self.surveys.values().any(|asked| *asked == namespace) {
+                continue;
+            }
+            let request = self.ticket();
+            if let Some(feed) = self.feeds.get(&namespace) {
+                let generation = feed.row.generation;
+                self.lake.survey(request, &feed.destination, self.system, self.database, generation);
+                self.surveys.insert(request, namespace);
+            }
+        }
+    }
+
+    /// Hands what a table's builders hold to its writer; with `spill`, to be written to a file
+    /// now rather than with the next commit.
+    pub fn seal(&mut self, oid: u32, spill: bool) {
+        let Some(table) = self.tables.get_mut(&oid) else { return };
+        self.building = self.building.saturating_sub(table.building());
+        let source = Source { system: self.system, database: self.database, table: oid };
+        let Some(feed) = self.feeds.get(&table.namespace) else { return };
+        let result = seal(table, feed, source, &self.lake);
+        if let State::Streaming(stream) = &table.state
+            && spill
+            && let Some(writer) = &stream.writer
+        {
+            writer.spill();
+        }
+        if let Err(error) = result {
+            self.fail(oid, error.to_string(), true);
+        }
+    }
+
+    /// Asks for a commit of everything a table has pending.
+    pub fn flush_table(&mut self, oid: u32) {
+        self.seal(oid, false);
+        let ticket = self.ticket();
+        let Some(table) = self.tables.get_mut(&oid) else { return };
+        let State::Streaming(stream) = &mut table.state else { return };
+        if let (Some(pending), Some(writer)) = (stream.pending.take(), &stream.writer) {
+            writer.commit(ticket, RowsCommit { lsn: pending.last_end, sort_by: stream.sort_by });
+            stream.in_flight.push_back(InFlight { ticket, first: pending.first, snapshot: false });
+        }
+    }
+
+    /// Asks for commits of the tables whose interval is over, and of those with changes from before
+    /// the LSN that `flush` asks for.
+    pub fn flush_due(&mut self, asked: Option<u64>) {
+        let now = Instant::now();
+        let due: Vec<u32> = self
+            .tables
+            .values()
+            .filter(|table| match &table.state {
+                State::Streaming(stream) => stream.pending.is_some_and(|pending| {
+                    asked.is_some_and(|lsn| pending.first < lsn)
+                        || now >= pending.came + self.interval(table)
+                }),
+                _ => false,
+            })
+            .map(|table| table.oid)
+            .collect();
+        for oid in due {
+            self.flush_table(oid);
+        }
+    }
+
+    fn interval(&self, table: &Table) -> Duration {
+        self.feeds
+            .get(&table.namespace)
+            .and_then(|feed| feed.row.options.flush_interval)
+            .unwrap_or_else(settings::flush_interval)
+    }
+
+    /// The shortest flush interval of all feeds.
+    pub fn shortest_interval(&self) -> Duration {
+        self.feeds
+            .values()
+            .filter_map(|feed| feed.row.options.flush_interval)
+            .chain([settings::flush_interval()])
+            .min()
+            .unwrap_or(Duration::from_secs(15))
+    }
+
+    /// The LSN up to which the slot may be confirmed.
+    pub fn confirmable(&self) -> u64 {
+        let tables = self.tables.values().chain(&self.leaving);
+        tables.filter_map(Table::pin).fold(self.position, u64::min)
+    }
+
+    /// The LSN before which everything is in Delta: what `flush` waits for. Tables that only a
+    /// person can mend are left out.
+    pub fn durable(&self) -> u64 {
+        self.tables.values().filter_map(Table::behind).fold(self.looked_at, u64::min)
+    }
+
+    /// Whether no feed is left and nothing is still being written.
+    pub fn finished(&self) -> bool {
+        self.feeds.is_empty() && self.leaving.is_empty()
+    }
+
+    /// Whether something is under way that an answer of the writer threads will move on.
+    pub fn busy(&self) -> bool {
+        self.tables.values().any(|table| match &table.state {
+            State::Streaming(stream) => !stream.in_flight.is_empty(),
+            State::Snapshot(_) => true,
+            _ => false,
+        })
+    }
+
+    /// Has a table copied (again), giving up what it holds. `seen_at`: commit record that made it
+    /// necessary.
+    pub fn copy_again(&mut self, oid: u32, seen_at: u64, why: &str) {
+        let Some(table) = self.tables.get_mut(&oid) else { return };
+        self.building = self.building.saturating_sub(table.building());
+        let first = table.pin().unwrap_or(seen_at).min(seen_at);
+        match &mut table.state {
+            State::Streaming(stream) => {
+                if let Some(writer) = &stream.writer {
+                    writer.discard();
+                }
+                let mut history = stream.history.take();
+                if let Some(history) = &mut history {
+                    history.sort_by = history.sort_by.max(stream.sort_by);
+                }
+                debug1!("wal2delta: table \"{}\" at {}: {why}", table.name, lsn_text(seen_at));
+                // A history that is just being made must be known before it can be replaced.
+                let opening = match (&history, &stream.writer, stream.schema.take()) {
+                    (None, Some(_), Some(schema)) => Some((schema, stream.sort_by)),
+                    _ => None,
+                };
+                let pinned = history.is_some() || opening.is_some();
+                table.state = State::Snapshot(Box::new(Snapshot {
+                    history,
+                    opening,
+                    since: first,
+                    pinned,
+                    phase: Phase::Queued,
+                }));
+            }
+            State::Snapshot(snapshot) => {
+                // The copy may have been taken before the change; it starts anew.
+                snapshot.phase = Phase::Queued;
+                self.lanes.cancel(oid);
+            }
+            State::Skipped(_) | State::Failed(_) => {}
+        }
+    }
+}
+
+/// The history that a survey found, or why its columns could not be read.
+fn history(found: &Found) -> Result<History, String> {
+    let schema = found.schema.as_ref().map_err(ToString::to_string)?.clone();
+    let sort_by = found.progress.as_ref().map_or(i64::MIN, |progress| progress.sort_by);
+    Ok(History { folder: found.folder.clone(), schema, sort_by })
+}
+
+/// Why a relation takes no part; `None`: it does.
+fn reason(found: &CatalogTable, feed: &Feed) -> Option<Reason> {
+    if feed.row.options.exclude.contains(&found.name) {
+        return Some(Reason::Excluded);
+    }
+    match found.kind {
+        'r' if !found.permanent => Some(Reason::Unlogged),
+        'r' if !found.identity_full => Some(Reason::NotFull),
+        'r' => None,
+        'p' => Some(Reason::Kind("partitioned table")),
+        'f' => Some(Reason::Kind("foreign table")),
+        'm' => Some(Reason::Kind("materialized view")),
+        _ => Some(Reason::Kind("not a table")),
+    }
+}
+
+/// Seals what the table's builders hold and hands it to the writer, which is opened on first use.
+fn seal(table: &mut Table, feed: &Feed, source: Source, lake: &Lake) -> Result<(), ColumnError> {
+    let State::Streaming(stream) = &mut table.state else { return Ok(()) };
+    let Some(buffer) = stream.buffer.as_mut().filter(|buffer| !buffer.is_empty()) else {
+        return Ok(());
+    };
+    let schema = stream.schema.get_or_insert_with(|| buffer.schema().clone());
+    let held = buffer.take(lake.budget());
+    let batch = columns::seal(schema, held.value, &mut stream.sort_by)?;
+    let writer = stream.writer.get_or_insert_with(|| {
+        lake.open(OpenTable {
+            table: table.oid,
+            source,
+            generation: feed.row.generation,
+            destination: feed.destination.clone(),
+            target: match &stream.history {
+                Some(history) => Target::Existing { folder: history.folder.clone() },
+                None => Target::New { table_name: table.name.clone() },
+            },
+            schema: schema.clone(),
+        })
+    });
+    writer.write(Charged { value: batch, charge: held.charge });
+    Ok(())
+}

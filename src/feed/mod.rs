@@ -1,0 +1,18 @@
+//! The feed worker: which tables take part, where each stands, when to flush, and what the slot
+//! may confirm. It gets changes from [`crate::decode`], has [`crate::columns`] turn them into
+//! Arrow columns, and hands batches to [`crate::lake`]. Everything here runs on the main thread.
+
+mod buffer;
+mod catalog;
+mod feeds;
+mod job;
+mod options;
+mod process_changes;
+mod publish;
+mod snapshots;
+mod snapshot_worker;
+mod table;
+mod visibility;
+mod worker;
+
+pub use options::Options;

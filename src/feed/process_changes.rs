@@ -1,0 +1,302 @@
+//! Takes decoded changes into the tables' builders, and keeps what is held in memory bounded.
+
+use std::time::{Duration, Instant};
+
+use super::buffer::{Buffer, compatible};
+use super::feeds::Feeds;
+use super::table::{Copying, Pending, Phase, Reason, State, Stream, Table};
+use crate::decode::{Change, Relation, Sink, Transaction};
+use crate::process;
+
+/// What became of a change that a table was offered.
+enum Outcome {
+    /// It is in the builders, or was not needed.
+    Taken,
+    /// The builders hold enough for a batch.
+    Full,
+    /// The history cannot go on as it is; the table is copied again.
+    CopyAgain(&'static str),
+    /// The table's data cannot be expressed.
+    Failed(String),
+}
+
+impl Sink for Feeds {
+    fn change(&mut self, transaction: &Transaction, relation: &Relation, change: Change) {
+        let oid = relation.oid();
+        if oid == self.feeds_relation {
+            self.look_wanted = true;
+            return;
+        }
+        if !self.tables.contains_key(&oid) && !self.adopt(relation) {
+            return;
+        }
+        let Some(table) = self.tables.get_mut(&oid) else { return };
+        let before = table.building();
+        let outcome = match &mut table.state {
+            State::Streaming(stream) => stream.offer(transaction, relation, change),
+            State::Snapshot(snapshot) => match &mut snapshot.phase {
+                Phase::Queued => Outcome::Taken,
+                Phase::Copying(copying) => copying.offer(transaction, relation, change),
+            },
+            State::Skipped(_) | State::Failed(_) => Outcome::Taken,
+        };
+        self.building = (self.building + table.building()).saturating_sub(before);
+        if matches!(&table.state, State::Streaming(stream) if stream.unproven)
+            && !self.unproven.contains(&oid)
+        {
+            self.unproven.push(oid);
+        }
+        match outcome {
+            Outcome::Taken => {}
+            Outcome::Full => self.batch_full(oid),
+            Outcome::CopyAgain(why) => self.copy_again(oid, transaction.commit_lsn, why),
+            Outcome::Failed(error) => self.fail(oid, error, true),
+        }
+        if self.over_memory() {
+            self.relieve_memory();
+        }
+    }
+
+    fn truncate(&mut self, transaction: &Transaction, relations: &[Relation]) {
+        for relation in relations {
+            let oid = relation.oid();
+            let settled = match self.tables.get(&oid).map(|table| &table.state) {
+                Some(State::Streaming(stream)) => transaction.end_lsn <= stream.settled,
+                Some(State::Snapshot(_)) => false,
+                _ => true,
+            };
+            if !settled {
+                self.copy_again(oid, transaction.commit_lsn, "truncated");
+            }
+        }
+    }
+
+    fn commit(&mut self, transaction: &Transaction) {
+        self.unseen.push_back(transaction.xid);
+        if self.unseen.len() > 1024 {
+            self.all_visible();
+        }
+        self.settle_unproven();
+    }
+
+    fn wants_pause(&self) -> bool {
+        self.look_wanted
+    }
+}
+
+impl Feeds {
+    /// Takes in a relation that no look has found yet. If it was created after the first look at
+    /// its schema, all of its changes are in the WAL that is decoded from here on, and it needs no
+    /// copy. Any other is left to the next look.
+    fn adopt(&mut self, relation: &Relation) -> bool {
+        if !relation.is_plain_table() {
+            return false;
+        }
+        let oid = relation.oid();
+        let Some(feed) = self.feeds.get(&relation.namespace()) else {
+            self.strays.insert(oid);
+            return false;
+        };
+        let new = relation.creating_xid().is_some_and(|xid| !feed.first_look.sees(xid));
+        let name = relation.name();
+        if !new
+            || relation.rewritten()
+            || self.strays.contains(&oid)
+            || feed.failed.is_some()
+            || feed.row.options.exclude.contains(&name)
+        {
+            self.strays.insert(oid);
+            return false;
+        }
+        let state = State::Streaming(Box::new(Stream::new(None, 0)));
+        self.tables.insert(oid, Table::new(oid, relation.namespace(), name, state));
+        true
+    }
+
+    /// Tables whose rows came while their identity was not FULL: if it is at the end of the
+    /// transaction (a table created from a query, say), nothing is missing; else they take no part.
+    fn settle_unproven(&mut self) {
+        for oid in std::mem::take(&mut self.unproven) {
+            let full = identity_full(oid);
+            let Some(table) = self.tables.get_mut(&oid) else { continue };
+            let building = table.building();
+            let State::Streaming(stream) = &mut table.state else { continue };
+            stream.unproven = false;
+            if !full {
+                if let Some(writer) = &stream.writer {
+                    writer.discard();
+                }
+                table.state = State::Skipped(Reason::NotFull);
+                self.building = self.building.saturating_sub(building);
+            }
+        }
+    }
+
+    fn batch_full(&mut self, oid: u32) {
+        let Some(table) = self.tables.get_mut(&oid) else { return };
+        match &mut table.state {
+            State::Streaming(_) => self.seal(oid, false),
+            State::Snapshot(snapshot) => {
+                if let Phase::Copying(copying) = &mut snapshot.phase {
+                    let bytes = copying.buffer.as_ref().map_or(0, Buffer::bytes);
+                    copying.hold(&self.lake);
+                    self.building = self.building.saturating_sub(bytes);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn over_memory(&self) -> bool {
+        let budget = self.lake.budget();
+        self.building + budget.used() > budget.limit()
+    }
+
+    /// Has everything that is held written to files, and waits until memory is free again. Decoding
+    /// stands still meanwhile; Postgres itself does not wait.
+    fn relieve_memory(&mut self) {
+        let oids: Vec<u32> = self.tables.keys().copied().collect();
+        for oid in oids {
+            match self.tables.get(&oid).map(|table| &table.state) {
+                Some(State::Streaming(stream)) if stream.pending.is_some() => self.seal(oid, true),
+                Some(State::Snapshot(_)) => self.spill_held(oid),
+                _ => {}
+            }
+        }
+        let limit = self.lake.budget().limit();
+        let held = self.give_up_held(limit / 2);
+        while self.lake.budget().used().saturating_sub(held) > limit / 2 {
+            process::wait(Duration::from_millis(50));
+        }
+    }
+
+    /// Changes held for copies whose snapshot is not known yet cannot be written. Past `limit`
+    /// bytes of them these copies start anew, without what was held. Returns the bytes still held.
+    fn give_up_held(&mut self, limit: usize) -> usize {
+        let holding: Vec<(u32, usize)> = self
+            .tables
+            .values()
+            .filter_map(|table| match &table.state {
+                State::Snapshot(snapshot) => match &snapshot.phase {
+                    Phase::Copying(copying) => Some((table.oid, copying.held_bytes())),
+                    Phase::Queued => None,
+                },
+                _ => None,
+            })
+            .collect();
+        let mut held: usize = holding.iter().map(|(_, bytes)| bytes).sum();
+        for (oid, bytes) in holding {
+            if held > limit {
+                self.copy_again(oid, self.position, "too many changes before its snapshot");
+                held -= bytes;
+            }
+        }
+        held
+    }
+}
+
+impl Stream {
+    fn offer(&mut self, transaction: &Transaction, relation: &Relation, change: Change) -> Outcome {
+        if transaction.end_lsn <= self.settled {
+            return Outcome::Taken;
+        }
+        match change {
+            Change::Insert { .. } if !relation.identity_full() => self.unproven = true,
+            Change::Update { old: None, .. } | Change::Delete { old: None } => {
+                return Outcome::CopyAgain("a change without its old row");
+            }
+            Change::Update { .. } | Change::Delete { .. } if !relation.identity_full() => {
+                return Outcome::CopyAgain("replica identity is not FULL");
+            }
+            _ => {}
+        }
+        if let Some(buffer) = &mut self.buffer
+            && !buffer.fits(relation)
+        {
+            return Outcome::CopyAgain("its columns have changed");
+        }
+        if self.buffer.is_none() {
+            match Buffer::new(relation) {
+                Ok(buffer) => self.buffer = Some(buffer),
+                Err(error) => return Outcome::Failed(error.to_string()),
+            }
+            if !self.rows_fit() {
+                return Outcome::CopyAgain("its columns have changed");
+            }
+        }
+        let Some(buffer) = &mut self.buffer else { return Outcome::Taken };
+        if let Err(error) = buffer.append(transaction, relation, change) {
+            return Outcome::Failed(error.to_string());
+        }
+        self.has_rows = true;
+        let pending = self.pending.get_or_insert(Pending {
+            first: transaction.commit_lsn,
+            last_end: transaction.end_lsn,
+            came: Instant::now(),
+        });
+        pending.last_end = transaction.end_lsn;
+        if buffer.is_full() { Outcome::Full } else { Outcome::Taken }
+    }
+
+    /// Whether the builders' rows go into the history table as it is.
+    fn rows_fit(&self) -> bool {
+        match (&self.schema, &self.buffer) {
+            (Some(schema), Some(buffer)) => compatible(schema, buffer.schema()),
+            _ => true,
+        }
+    }
+}
+
+impl Copying {
+    fn offer(&mut self, transaction: &Transaction, relation: &Relation, change: Change) -> Outcome {
+        if self.start.as_ref().is_some_and(|start| start.seen.sees(transaction.xid)) {
+            return Outcome::Taken;
+        }
+        let lossy = match change {
+            Change::Insert { .. } => false,
+            Change::Update { old, .. } | Change::Delete { old } => old.is_none(),
+        };
+        if lossy {
+            return Outcome::CopyAgain("a change without its old row");
+        }
+        if self.buffer.as_mut().is_some_and(|buffer| !buffer.fits(relation)) {
+            return Outcome::CopyAgain("its columns have changed");
+        }
+        if self.buffer.is_none() {
+            match Buffer::new(relation) {
+                Ok(buffer) => self.buffer = Some(buffer),
+                Err(error) => return Outcome::Failed(error.to_string()),
+            }
+        }
+        let Some(buffer) = &mut self.buffer else { return Outcome::Taken };
+        if let Err(error) = buffer.append(transaction, relation, change) {
+            return Outcome::Failed(error.to_string());
+        }
+        self.last_end = transaction.end_lsn;
+        if buffer.is_full() { Outcome::Full } else { Outcome::Taken }
+    }
+}
+
+/// Whether a relation has REPLICA IDENTITY FULL in the historic catalog of this moment.
+fn identity_full(oid: u32) -> bool {
+    use pgrx::pg_sys;
+    // SAFETY: called in a commit callback, where the historic snapshot is still set
+    // (reorderbuffer.c) and allows catalog access; the tuple is released before returning.
+    unsafe {
+        let tuple = pg_sys::SearchSysCache1(
+            pg_sys::SysCacheIdentifier::RELOID as i32,
+            pg_sys::Datum::from(oid),
+        );
+        if tuple.is_null() {
+            return false;
+        }
+        let header = (*tuple).t_data;
+        let class = header
+            .cast::<u8>()
+            .add((*header).t_hoff as usize)
+            .cast::<pg_sys::FormData_pg_class>();
+        let full = (*class).relreplident as u8 == pg_sys::REPLICA_IDENTITY_FULL;
+        pg_sys::ReleaseSysCache(tuple);
+        full
+    }
+}

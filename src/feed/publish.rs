@@ -1,0 +1,120 @@
+//! Writes the tables' states to shared memory, where the views read them.
+
+use std::collections::HashMap;
+
+use super::feeds::Feeds;
+use super::table::{EMPTY, Phase, Reason, State, Table};
+use crate::shared::{self, Status, TableStatus};
+
+/// Places of the tables in shared memory.
+#[derive(Default)]
+pub struct Published {
+    places: HashMap<u32, usize>,
+    full: bool,
+}
+
+impl Published {
+    /// Writes what has changed since the last call, and the worker's own progress.
+    pub fn write(&mut self, feeds: &Feeds) {
+        let durable = feeds.durable();
+        let copied = feeds.lanes.rows();
+        let mut state = shared::lock();
+        if let Some(entry) = state.database(feeds.database) {
+            entry.durable_lsn = durable;
+        }
+        let entries = state.tables();
+        self.places.retain(|oid, place| {
+            let known = feeds.tables.contains_key(oid);
+            if !known {
+                entries[*place].database = 0;
+            }
+            known
+        });
+        let mut free = Vec::new();
+        if self.places.len() < feeds.tables.len() {
+            free.extend((0..entries.len()).rev().filter(|place| entries[*place].database == 0));
+        }
+        for table in feeds.tables.values() {
+            let place = match self.places.get(&table.oid) {
+                Some(place) => *place,
+                None => match free.pop() {
+                    Some(place) => {
+                        self.places.insert(table.oid, place);
+                        // SAFETY: all-zero bytes are a valid entry (shared.rs).
+                        entries[place] = unsafe { std::mem::zeroed() };
+                        place
+                    }
+                    None => {
+                        self.full = true;
+                        continue;
+                    }
+                },
+            };
+            describe(table, feeds, &copied, &mut entries[place]);
+        }
+    }
+
+    /// Whether some table found no place since the last call.
+    pub fn take_full(&mut self) -> bool {
+        std::mem::take(&mut self.full)
+    }
+}
+
+fn describe(
+    table: &Table,
+    feeds: &Feeds,
+    copied: &HashMap<u32, (u64, u64)>,
+    entry: &mut TableStatus,
+) {
+    entry.database = feeds.database;
+    entry.table = table.oid;
+    entry.namespace = table.namespace;
+    entry.rows_written = table.shown.rows_written;
+    entry.last_write = table.shown.last_write;
+    entry.snapshot_done = table.shown.snapshot_rows;
+    entry.snapshot_total = table.shown.snapshot_rows;
+    entry.folder.set(&table.shown.folder);
+    let mut reason = String::new();
+    let mut error = String::new();
+    let (status, committed) = match &table.state {
+        State::Skipped(why) => {
+            reason = why.text();
+            (Status::Skipped, None)
+        }
+        State::Streaming(stream) if stream.joins_snapshot() => (Status::Snapshotting, None),
+        State::Streaming(stream) => {
+            let committed = stream.first_undurable().unwrap_or(feeds.position);
+            if !stream.has_rows {
+                reason = match table.shown.identity_full {
+                    true => EMPTY.into(),
+                    false => Reason::NotFull.text(),
+                };
+                (Status::Skipped, Some(committed))
+            } else {
+                (Status::Streaming, Some(committed))
+            }
+        }
+        State::Snapshot(snapshot) => {
+            if let Phase::Copying(_) = &snapshot.phase
+                && let Some(rows) = copied.get(&table.oid)
+            {
+                (entry.snapshot_done, entry.snapshot_total) = *rows;
+            }
+            let committed = snapshot.history.as_ref().map(|_| snapshot.since);
+            if table.shown.identity_full {
+                (Status::Snapshotting, committed)
+            } else {
+                reason = Reason::NotFull.text();
+                (Status::Skipped, committed)
+            }
+        }
+        State::Failed(failure) => {
+            error = failure.error.clone();
+            (Status::Failed, failure.since.filter(|_| failure.history.is_some()))
+        }
+    };
+    entry.status = status;
+    entry.committed_lsn = committed.unwrap_or(0);
+    entry.reason.set(&reason);
+    entry.error.set(&error);
+}

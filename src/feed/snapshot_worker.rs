@@ -1,0 +1,335 @@
+//! The snapshot worker: a background worker that copies the rows of one table after another into
+//! data files. It commits nothing to Delta; the feed worker does, together with the changes that
+//! came meanwhile.
+
+use pgrx::pg_sys;
+use pgrx::prelude::*;
+use std::time::Duration;
+
+use super::job::{Answer, Files, Job, Start};
+use super::worker::adopt_settings;
+use crate::columns::{self, Change, Origin, Rows, Shape};
+use crate::decode::insert_position;
+use crate::lake::{
+    Charged, DataFile, Destination, Event, HistorySchema, HistoryWriter, Lake, LakeConfig,
+    LakeError, OpenTable, Source, Target,
+};
+use crate::process;
+use crate::shared::{self, LaneState};
+
+/// Memory for rows that are not in a file yet.
+const MEMORY: usize = 64 << 20;
+/// Arrow data in one batch.
+const BATCH_BYTES: usize = 8 << 20;
+/// Arrow data in one data file.
+const FILE_BYTES: usize = 256 << 20;
+/// The most rows in one page of a heap (MaxHeapTuplesPerPage, htup_details.h).
+const ROWS_PER_PAGE: u64 = 291;
+/// A worker without a job leaves after this time.
+const IDLE: Duration = Duration::from_secs(5);
+
+/// Entry point of a snapshot worker; the argument is its lane in shared memory.
+#[unsafe(no_mangle)]
+#[pg_guard]
+pub extern "C-unwind" fn wal2delta_snapshot_main(argument: pg_sys::Datum) {
+    process::install_signal_handlers();
+    let lane = argument.value();
+    let (database, owner) = {
+        let mut state = shared::lock();
+        let entry = &mut state.lanes[lane];
+        if entry.owner_pid == 0 || entry.worker_pid != 0 {
+            return;
+        }
+        entry.worker_pid = process::my_pid();
+        (entry.database, entry.owner_pid)
+    };
+    // SAFETY: the argument is this worker's lane; called once.
+    unsafe { pg_sys::before_shmem_exit(Some(leave), argument) };
+    // SAFETY: once, after the signal handlers, as bgworker.c demands.
+    unsafe {
+        pg_sys::BackgroundWorkerInitializeConnectionByOid(
+            pg_sys::Oid::from(database),
+            pg_sys::InvalidOid,
+            0,
+        );
+    }
+    adopt_settings();
+    let lake = Lake::start(
+        LakeConfig { max_memory: MEMORY, target_file_bytes: FILE_BYTES, checkpoint_interval: 10 },
+        process::waker(),
+    )
+    .unwrap_or_else(|error| error!("could not start the writer threads: {error}"));
+    let files = Files::of(database, lane);
+    let mut idle = std::time::Instant::now();
+    while owned_by(lane, owner) {
+        if shared::lock().lanes[lane].state != LaneState::Wanted {
+            if idle.elapsed() > IDLE {
+                break;
+            }
+            process::wait(Duration::from_millis(200));
+            continue;
+        }
+        let outcome = PgTryBuilder::new(std::panic::AssertUnwindSafe(|| copy(lane, &files, &lake)))
+            .catch_others(|error| Err(message(&error)))
+            .catch_rust_panic(|error| Err(message(&error)))
+            .execute();
+        if let Err(error) = outcome {
+            let mut state = shared::lock();
+            state.lanes[lane].error.set(&error);
+            state.lanes[lane].state = LaneState::Failed;
+            drop(state);
+            shared::wake(owner);
+            // The transaction is in an unknown state; ending the process cleans it up.
+            break;
+        }
+        shared::lock().lanes[lane].state = LaneState::Done;
+        shared::wake(owner);
+        idle = std::time::Instant::now();
+    }
+    lake.shutdown();
+}
+
+fn message(error: &pg_sys::panic::CaughtError) -> String {
+    use pg_sys::panic::CaughtError;
+    match error {
+        CaughtError::PostgresError(report)
+        | CaughtError::ErrorReport(report)
+        | CaughtError::RustPanic { ereport: report, .. } => match report.detail() {
+            Some(detail) => format!("{}: {detail}", report.message()),
+            None => report.message().to_owned(),
+        },
+    }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn leave(_code: i32, argument: pg_sys::Datum) {
+    let lane = argument.value();
+    let mut state = shared::lock();
+    let entry = &mut state.lanes[lane];
+    entry.worker_pid = 0;
+    if entry.owner_pid == 0 {
+        entry.database = 0;
+    }
+}
+
+/// Whether the feed worker that gave the job still runs and still wants it.
+fn owned_by(lane: usize, owner: i32) -> bool {
+    let owned = shared::lock().lanes[lane].owner_pid == owner;
+    // SAFETY: a look-up in shared memory; only whether it finds something is used.
+    owned && unsafe { !pg_sys::BackendPidGetProc(owner).is_null() }
+}
+
+/// Copies the table of the lane's job.
+fn copy(lane: usize, files: &Files, lake: &Lake) -> Result<(), String> {
+    let job = files.read_job().map_err(|error| format!("could not read the job: {error}"))?;
+    // SAFETY: a transaction of this worker's own; every call is made in the order that
+    // portions of the server itself use (worker_spi.c, copyto.c). Errors unwind to the caller,
+    // which ends the process.
+    unsafe {
+        pg_sys::SetCurrentStatementStartTimestamp();
+        pg_sys::StartTransactionCommand();
+        // One snapshot for the whole copy, and taken after the lock.
+        pg_sys::XactIsoLevel = pg_sys::XACT_REPEATABLE_READ as i32;
+        pg_sys::XactReadOnly = true;
+        let relation = pg_sys::try_relation_open(
+            pg_sys::Oid::from(job.table),
+            pg_sys::AccessShareLock as pg_sys::LOCKMODE,
+        );
+        if relation.is_null() {
+            return Err("the table was dropped".into());
+        }
+        let result = copy_relation(lane, files, lake, &job, relation);
+        pg_sys::relation_close(relation, pg_sys::NoLock as pg_sys::LOCKMODE);
+        if result.is_ok() {
+            pg_sys::CommitTransactionCommand();
+        }
+        result
+    }
+}
+
+/// Copies an open, locked relation.
+///
+/// # Safety
+/// `relation` must be open and locked in the current transaction, which has no snapshot yet.
+unsafe fn copy_relation(
+    lane: usize,
+    files: &Files,
+    lake: &Lake,
+    job: &Job,
+    relation: pg_sys::Relation,
+) -> Result<(), String> {
+    // SAFETY: the relation is open (the caller's promise), and a transaction allows catalog access.
+    let (shape, mut rows, name, descriptor) = unsafe {
+        let descriptor = (*relation).rd_att;
+        let shape = Shape::from_tupdesc(descriptor);
+        let rows = Rows::new(&shape);
+        let name = std::ffi::CStr::from_ptr((*(*relation).rd_rel).relname.data.as_ptr());
+        (shape, rows, name.to_string_lossy().into_owned(), descriptor)
+    };
+    let schema = HistorySchema::new(shape.fields()).map_err(|error| error.to_string())?;
+    let (writer, folder) = open(lake, job, &name, &schema)?;
+
+    // SAFETY: within the transaction; the first snapshot of it, which stays the only one.
+    let snapshot = unsafe {
+        let snapshot = pg_sys::GetTransactionSnapshot();
+        pg_sys::PushActiveSnapshot(snapshot);
+        pg_sys::GetActiveSnapshot()
+    };
+    let text = current_snapshot()?;
+    // SAFETY: the relation is open; reads its size and the clock.
+    let (pages, expected, timestamp) = unsafe {
+        let pages =
+            pg_sys::RelationGetNumberOfBlocksInFork(relation, pg_sys::ForkNumber::MAIN_FORKNUM);
+        let expected = (*(*relation).rd_rel).reltuples.max(0.0) as u64;
+        (u64::from(pages), expected, pg_sys::GetCurrentTimestamp())
+    };
+    files
+        .write_start(&Start {
+            snapshot: text,
+            until: insert_position(),
+            fields: shape.fields(),
+            folder,
+            most_rows: pages * ROWS_PER_PAGE,
+        })
+        .map_err(|error| format!("could not write down the snapshot: {error}"))?;
+    let owner = {
+        let mut state = shared::lock();
+        let entry = &mut state.lanes[lane];
+        entry.rows_total = expected;
+        entry.state = LaneState::Copying;
+        entry.owner_pid
+    };
+    shared::wake(owner);
+
+    let mut sort_by = job.sort_by;
+    let mut count = 0u64;
+    let mut batch = |rows: &mut Rows| -> Result<(), String> {
+        count += rows.len() as u64;
+        let bytes = rows.bytes();
+        let batch =
+            columns::seal(&schema, rows.take(), &mut sort_by).map_err(|error| error.to_string())?;
+        writer.write(Charged { value: batch, charge: lake.budget().charge(bytes) });
+        shared::lock().lanes[lane].rows_done = count;
+        while lake.budget().used() > MEMORY {
+            writer.spill();
+            fail_on_error(lake)?;
+            process::wait(Duration::from_millis(20));
+        }
+        Ok(())
+    };
+    // SAFETY: a sequential scan under the active snapshot, as copyto.c does it; the slot's tuple
+    // is valid until the next one is fetched, and has the relation's descriptor.
+    unsafe {
+        let slot = pg_sys::table_slot_create(relation, std::ptr::null_mut());
+        let scan = pg_sys::table_beginscan(relation, snapshot, 0, std::ptr::null_mut());
+        while pg_sys::table_scan_getnextslot(
+            scan,
+            pg_sys::ScanDirection::ForwardScanDirection,
+            slot,
+        ) {
+            pgrx::check_for_interrupts!();
+            let mut allocated = false;
+            let tuple = pg_sys::ExecFetchSlotHeapTuple(slot, false, &mut allocated);
+            let xid = (*(*tuple).t_data).t_choice.t_heap.t_xmin.into_inner();
+            let origin = Origin { lsn: job.lsn, xid, timestamp };
+            let result = rows.append(Change::Insert, &origin, tuple, descriptor, None);
+            if allocated {
+                pg_sys::pfree(tuple.cast());
+            }
+            result.map_err(|error| error.to_string())?;
+            if rows.bytes() >= BATCH_BYTES {
+                batch(&mut rows)?;
+            }
+        }
+        pg_sys::table_endscan(scan);
+        pg_sys::ExecDropSingleTupleTableSlot(slot);
+    }
+    if !rows.is_empty() {
+        batch(&mut rows)?;
+    }
+    // SAFETY: pops what was pushed above.
+    unsafe { pg_sys::PopActiveSnapshot() };
+    let data = staged(lake, &writer)?;
+    files
+        .write_answer(&Answer { files: data, rows: count, sort_by })
+        .map_err(|error| format!("could not write down the data files: {error}"))
+}
+
+/// Opens the history table's folder, making the table if there is none, and returns its name.
+fn open(
+    lake: &Lake,
+    job: &Job,
+    name: &str,
+    schema: &HistorySchema,
+) -> Result<(HistoryWriter, String), String> {
+    let destination = Destination::parse(&job.destination).map_err(|error| error.to_string())?;
+    let writer = lake.open(OpenTable {
+        table: job.table,
+        source: Source { system: job.system, database: job.database, table: job.table },
+        generation: job.generation,
+        destination,
+        target: match &job.folder {
+            Some(folder) => Target::StageOnly { folder: folder.clone() },
+            None => Target::New { table_name: name.to_owned() },
+        },
+        schema: schema.clone(),
+    });
+    if let Some(folder) = &job.folder {
+        return Ok((writer, folder.clone()));
+    }
+    loop {
+        while let Some(event) = lake.try_event() {
+            match event {
+                Event::Opened { folder, .. } => return Ok((writer, folder)),
+                Event::Failed { error, .. } => return Err(describe(&error)),
+                _ => {}
+            }
+        }
+        process::wait(Duration::from_millis(50));
+    }
+}
+
+/// Waits until everything is in data files and returns them.
+fn staged(
+    lake: &Lake,
+    writer: &HistoryWriter,
+) -> Result<Vec<DataFile>, String> {
+    writer.stage(1);
+    loop {
+        while let Some(event) = lake.try_event() {
+            match event {
+                Event::Staged { files, .. } => return Ok(files),
+                Event::Failed { error, .. } => return Err(describe(&error)),
+                _ => {}
+            }
+        }
+        process::wait(Duration::from_millis(50));
+    }
+}
+
+fn fail_on_error(lake: &Lake) -> Result<(), String> {
+    while let Some(event) = lake.try_event() {
+        if let Event::Failed { error, .. } = event {
+            return Err(describe(&error));
+        }
+    }
+    Ok(())
+}
+
+fn describe(error: &LakeError) -> String {
+    match error.hint() {
+        Some(hint) => format!("{error}. {hint}"),
+        None => error.to_string(),
+    }
+}
+
+fn current_snapshot() -> Result<String, String> {
+    Spi::connect(|client| {
+        client
+            .select("SELECT pg_catalog.pg_current_snapshot()::text", None, &[])?
+            .first()
+            .get_one::<String>()
+    })
+    .map_err(|error| error.to_string())?
+    .ok_or_else(|| "no current snapshot".to_owned())
+}

@@ -1,0 +1,377 @@
+//! One source table of a feed: its state, and what each state may hold.
+//!
+//! ```text
+//!             ┌────────────► Skipped ◄───────┐
+//!   new ──────┼─► Snapshot ──► Streaming ────┤
+//!             └──────▲───────────┬───────────┘
+//!                    └─ Failed ◄─┘   (from every state)
+//! ```
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use super::buffer::{Buffer, Held};
+use super::visibility::Visibility;
+use crate::lake::{HistorySchema, HistoryWriter};
+
+/// First and longest pause before something that failed is tried again.
+const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
+
+/// A table of a fed schema.
+pub struct Table {
+    /// OID of the relation.
+    pub oid: u32,
+    /// OID of its schema.
+    pub namespace: u32,
+    /// Name when it was last looked at.
+    pub name: String,
+    /// Where it stands.
+    pub state: State,
+    /// What the views show besides the state.
+    pub shown: Shown,
+    /// Pause after the last failure; grows with each, falls back with success.
+    pub pause: Duration,
+}
+
+/// What the views show of a table besides its state.
+#[derive(Clone, Debug, Default)]
+pub struct Shown {
+    /// Folder of its history table, once known.
+    pub folder: String,
+    /// Rows committed since the worker started.
+    pub rows_written: u64,
+    /// Time of the last commit, microseconds since 2000; 0: none.
+    pub last_write: i64,
+    /// Rows of the last snapshot.
+    pub snapshot_rows: u64,
+    /// Whether it has REPLICA IDENTITY FULL, by the last look.
+    pub identity_full: bool,
+}
+
+/// Where a table stands.
+pub enum State {
+    /// It takes no part.
+    Skipped(Reason),
+    /// Its rows are, or will be, copied.
+    Snapshot(Box<Snapshot>),
+    /// Its changes are fed.
+    Streaming(Box<Stream>),
+    /// It waits for another try.
+    Failed(Failure),
+}
+
+/// Why a table takes no part.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// The old rows of changes are not in the WAL.
+    NotFull,
+    /// Its changes are not in the WAL.
+    Unlogged,
+    /// Named in the feed's option `exclude`.
+    Excluded,
+    /// Not an ordinary table.
+    Kind(&'static str),
+}
+
+impl Reason {
+    /// As the view shows it.
+    pub fn text(&self) -> String {
+        match self {
+            Reason::NotFull => "replica identity is not FULL".into(),
+            Reason::Unlogged => "unlogged table".into(),
+            Reason::Excluded => "excluded by the feed's options".into(),
+            Reason::Kind(kind) => format!("unsupported kind: {kind}"),
+        }
+    }
+}
+
+/// What the view shows of a table that is fed and has no row yet.
+pub const EMPTY: &str = "empty";
+
+/// A history table that is there already.
+#[derive(Clone, Debug)]
+pub struct History {
+    /// Folder below the destination.
+    pub folder: String,
+    /// Its columns.
+    pub schema: HistorySchema,
+    /// Last `_sort_by` in it; `i64::MIN` if it has no rows of this feed.
+    pub sort_by: i64,
+}
+
+/// A table whose rows are copied.
+pub struct Snapshot {
+    /// The history that the copy replaces or, without rows yet, fills.
+    pub history: Option<History>,
+    /// Its history table is being made: columns, and last `_sort_by` given out for it.
+    pub opening: Option<(HistorySchema, i64)>,
+    /// Everything before this LSN is in the history already, or was never asked for.
+    pub since: u64,
+    /// The slot must not move past `since`: what made the snapshot necessary is known from the WAL
+    /// alone and has to be seen again after a restart.
+    pub pinned: bool,
+    /// How far it is.
+    pub phase: Phase,
+}
+
+/// Phase of a snapshot.
+pub enum Phase {
+    /// Waits for a lane. Changes that come now will be in the snapshot.
+    Queued,
+    /// A snapshot worker works on it; changes are held.
+    Copying(Box<Copying>),
+}
+
+/// Changes held while a table is copied.
+#[derive(Default)]
+pub struct Copying {
+    /// The lane of the snapshot worker.
+    pub lane: usize,
+    /// Where decoding stood when it began: `_pg_lsn` of the snapshot's rows.
+    pub lsn: u64,
+    /// What the snapshot sees, once the worker has told.
+    pub start: Option<Start>,
+    /// Builders for changes that come.
+    pub buffer: Option<Buffer>,
+    /// Changes held, in commit order; their `_sort_by` is not known before the rows are counted.
+    pub held: Vec<Held>,
+    /// Writer for changes that memory could not hold, and the last `_sort_by` it was given.
+    pub spilled: Option<(HistoryWriter, i64)>,
+    /// End of the last transaction with a change in here.
+    pub last_end: u64,
+}
+
+/// What the snapshot worker told at its start.
+pub struct Start {
+    /// What the snapshot sees.
+    pub seen: Visibility,
+    /// All that it sees was committed before this LSN.
+    pub until: u64,
+    /// The table's columns.
+    pub schema: HistorySchema,
+    /// Folder of the history table.
+    pub folder: String,
+    /// The most rows it can have.
+    pub most_rows: u64,
+}
+
+/// A table whose changes are fed.
+pub struct Stream {
+    /// The history, if it was there when the worker began to feed it.
+    pub history: Option<History>,
+    /// Transactions that end at or before this LSN are in it.
+    pub settled: u64,
+    /// Last `_sort_by` given out.
+    pub sort_by: i64,
+    /// The history table's columns, once it is there or about to be.
+    pub schema: Option<HistorySchema>,
+    /// Builders, from the first change on.
+    pub buffer: Option<Buffer>,
+    /// The writer, from the first batch on.
+    pub writer: Option<HistoryWriter>,
+    /// Changes since the last commit that was asked for.
+    pub pending: Option<Pending>,
+    /// Commits that were asked for, oldest first.
+    pub in_flight: VecDeque<InFlight>,
+    /// Rows of the current transaction came while the identity was not FULL; only if it is at the
+    /// transaction's end are they whole.
+    pub unproven: bool,
+    /// Whether it ever had a row, as far as this worker knows.
+    pub has_rows: bool,
+}
+
+/// Changes that no commit was asked for yet.
+#[derive(Clone, Copy, Debug)]
+pub struct Pending {
+    /// Commit record of the first transaction in it.
+    pub first: u64,
+    /// End of the last transaction in it.
+    pub last_end: u64,
+    /// When the first change came.
+    pub came: Instant,
+}
+
+/// A commit that was asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct InFlight {
+    /// Number by which the writer answers.
+    pub ticket: u64,
+    /// Commit record of the first transaction in it; 0 for the first copy of a table.
+    pub first: u64,
+    /// Whether it brings a snapshot.
+    pub snapshot: bool,
+}
+
+impl Stream {
+    /// A table that is fed from here on, with nothing pending.
+    pub fn new(history: Option<History>, settled: u64) -> Stream {
+        Stream {
+            sort_by: history.as_ref().map_or(i64::MIN, |history| history.sort_by),
+            has_rows: history.is_some(),
+            schema: history.as_ref().map(|history| history.schema.clone()),
+            history,
+            settled,
+            buffer: None,
+            writer: None,
+            pending: None,
+            in_flight: VecDeque::new(),
+            unproven: false,
+        }
+    }
+
+    /// Start of the first transaction that is not in Delta yet.
+    pub fn first_undurable(&self) -> Option<u64> {
+        self.in_flight
+            .front()
+            .map(|commit| commit.first)
+            .or(self.pending.map(|pending| pending.first))
+    }
+
+    /// Whether a snapshot is being committed.
+    pub fn joins_snapshot(&self) -> bool {
+        self.in_flight.iter().any(|commit| commit.snapshot)
+    }
+}
+
+/// What has to happen for a failed table to go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remedy {
+    /// Decode its changes again, from the slot.
+    Redecode,
+    /// Copy it again.
+    Copy,
+}
+
+/// A table that failed.
+pub struct Failure {
+    /// What failed and what to do.
+    pub error: String,
+    /// How it goes on.
+    pub remedy: Remedy,
+    /// Its history, as far as it was known.
+    pub history: Option<History>,
+    /// Everything before this LSN is in Delta, or `None` if nothing is.
+    pub since: Option<u64>,
+    /// The slot must not move past `since`.
+    pub pinned: bool,
+    /// Only a change by a person helps; `flush` does not wait for it.
+    pub needs_person: bool,
+    /// When to try again.
+    pub retry_at: Instant,
+}
+
+impl Table {
+    /// A table in a state.
+    pub fn new(oid: u32, namespace: u32, name: String, state: State) -> Table {
+        Table {
+            oid,
+            namespace,
+            name,
+            state,
+            shown: Shown { identity_full: true, ..Shown::default() },
+            pause: Duration::ZERO,
+        }
+    }
+
+    /// A snapshot that waits for a lane.
+    pub fn queued(history: Option<History>, since: u64, pinned: bool) -> State {
+        State::Snapshot(Box::new(Snapshot {
+            history,
+            opening: None,
+            since,
+            pinned,
+            phase: Phase::Queued,
+        }))
+    }
+
+    /// The writer has opened, or made, the history table.
+    pub fn opened(&mut self, folder: String) {
+        match &mut self.state {
+            State::Streaming(stream) if stream.history.is_none() => {
+                stream.history = stream.schema.clone().map(|schema| History {
+                    folder: folder.clone(),
+                    schema,
+                    sort_by: stream.sort_by,
+                });
+            }
+            State::Snapshot(snapshot) => {
+                if let Some((schema, sort_by)) = snapshot.opening.take() {
+                    snapshot.history = Some(History { folder: folder.clone(), schema, sort_by });
+                }
+            }
+            _ => {}
+        }
+        self.shown.folder = folder;
+    }
+
+    /// The LSN that the slot must not pass because of this table.
+    pub fn pin(&self) -> Option<u64> {
+        match &self.state {
+            State::Streaming(stream) => stream.first_undurable(),
+            State::Snapshot(snapshot) => snapshot.pinned.then_some(snapshot.since),
+            State::Failed(failure) => failure.since.filter(|_| failure.pinned),
+            State::Skipped(_) => None,
+        }
+    }
+
+    /// The LSN up to which its changes are in Delta, if that is not all that was decoded.
+    pub fn behind(&self) -> Option<u64> {
+        match &self.state {
+            // Of a first copy nothing is in Delta, however far decoding was when it was queued.
+            State::Snapshot(snapshot) => Some(if snapshot.pinned { snapshot.since } else { 0 }),
+            State::Failed(failure) if failure.needs_person => None,
+            State::Failed(failure) => Some(failure.since.unwrap_or(0)),
+            _ => self.pin(),
+        }
+    }
+
+    /// Memory that its builders hold.
+    pub fn building(&self) -> usize {
+        let buffer = match &self.state {
+            State::Streaming(stream) => stream.buffer.as_ref(),
+            State::Snapshot(snapshot) => match &snapshot.phase {
+                Phase::Copying(copying) => copying.buffer.as_ref(),
+                Phase::Queued => None,
+            },
+            _ => None,
+        };
+        buffer.filter(|buffer| !buffer.is_empty()).map_or(0, Buffer::bytes)
+    }
+
+    /// Moves to FAILED. What it held and no commit names is given up; it is decoded or copied
+    /// again later.
+    pub fn fail(&mut self, error: String, remedy: Remedy, needs_person: bool, position: u64) {
+        let pin = self.pin();
+        let (history, since, pinned) = match &mut self.state {
+            State::Streaming(stream) => {
+                if let Some(writer) = &stream.writer {
+                    writer.discard();
+                }
+                // 0: a first copy was being committed, so nothing is in Delta.
+                let since = Some(pin.unwrap_or(position)).filter(|lsn| *lsn > 0);
+                let pinned = remedy == Remedy::Redecode || stream.history.is_some();
+                (stream.history.take(), since, pinned)
+            }
+            State::Snapshot(snapshot) => {
+                let history = snapshot.history.take();
+                let since = history.as_ref().map(|_| snapshot.since);
+                (history, since, snapshot.pinned)
+            }
+            State::Failed(failure) => {
+                (failure.history.take(), failure.since, failure.pinned)
+            }
+            State::Skipped(_) => (None, None, false),
+        };
+        self.pause = (self.pause * 2).clamp(PAUSES.0, PAUSES.1);
+        let retry_at = Instant::now() + self.pause;
+        self.state = State::Failed(Failure {
+            error,
+            remedy,
+            history,
+            since,
+            pinned,
+            needs_person,
+            retry_at,
+        });
+    }
+}

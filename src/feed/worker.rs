@@ -1,0 +1,293 @@
+//! The feed worker of one database: owns its slot and runs the main loop.
+
+use pgrx::pg_sys;
+use pgrx::prelude::*;
+use std::time::{Duration, Instant};
+
+use super::buffer;
+use super::catalog::{self, Look};
+use super::feeds::Feeds;
+use super::publish::Published;
+use crate::columns;
+use crate::decode::{Decoder, Slot, allow_plugin_for_this_process, flush_position};
+use crate::lake::{Lake, LakeConfig};
+use crate::process;
+use crate::settings;
+use crate::shared;
+
+/// Time that decoding may take before the main loop looks after other things.
+const SLICE: Duration = Duration::from_millis(50);
+/// Pause of an idle loop; new WAL is found after it.
+const IDLE: Duration = Duration::from_millis(100);
+/// Time between two confirmations of the slot, and between two updates of the views.
+const CONFIRM_EVERY: Duration = Duration::from_millis(500);
+/// Looks at the catalog are not taken more often than this, unless something asks for one.
+const LOOK_EVERY_AT_LEAST: Duration = Duration::from_secs(1);
+/// Arrow data that one data file holds.
+const FILE_BYTES: usize = 256 << 20;
+/// Commits between two checkpoints of a table.
+const CHECKPOINT_INTERVAL: u64 = 10;
+
+/// Why the main loop ended.
+enum End {
+    /// There is no feed; the slot is to be dropped.
+    NoFeeds,
+    /// Decoding shall start again from the slot.
+    Redecode,
+}
+
+/// Entry point of a feed worker; the argument is the database's OID.
+#[unsafe(no_mangle)]
+#[pg_guard]
+pub extern "C-unwind" fn wal2delta_feed_main(argument: pg_sys::Datum) {
+    process::install_signal_handlers();
+    let database = argument.value() as u32;
+    if !register(database) {
+        return;
+    }
+    // SAFETY: the argument is the database; called once.
+    unsafe { pg_sys::before_shmem_exit(Some(leave), argument) };
+    // SAFETY: once, after the signal handlers, as bgworker.c demands.
+    unsafe {
+        pg_sys::BackgroundWorkerInitializeConnectionByOid(
+            pg_sys::Oid::from(database),
+            pg_sys::InvalidOid,
+            0,
+        );
+    }
+    PgTryBuilder::new(std::panic::AssertUnwindSafe(|| run(database)))
+        .catch_others(|error| remember(database, error))
+        .catch_rust_panic(|error| remember(database, error))
+        .execute();
+}
+
+/// Takes the database's place in shared memory; false if another worker has it.
+fn register(database: u32) -> bool {
+    let mut state = shared::lock();
+    let Some(entry) = state.database_or_new(database) else { return false };
+    if entry.worker_pid != 0 {
+        return false;
+    }
+    entry.worker_pid = process::my_pid();
+    entry.wanted = true;
+    entry.ready = false;
+    entry.durable_lsn = 0;
+    for table in state.tables().iter_mut().filter(|table| table.database == database) {
+        table.database = 0;
+    }
+    true
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn leave(_code: i32, argument: pg_sys::Datum) {
+    let database = argument.value() as u32;
+    let mut state = shared::lock();
+    if let Some(entry) = state.database(database)
+        && entry.worker_pid == process::my_pid()
+    {
+        entry.worker_pid = 0;
+        entry.ready = false;
+    }
+    let launcher = state.launcher_pid;
+    for lane in state.lanes.iter_mut().filter(|lane| lane.owner_pid == process::my_pid()) {
+        lane.owner_pid = 0;
+        if lane.worker_pid == 0 {
+            lane.database = 0;
+        }
+    }
+    drop(state);
+    shared::wake(launcher);
+}
+
+/// Notes why the worker ends, for `start` and the views, and lets the error pass.
+fn remember(database: u32, error: pg_sys::panic::CaughtError) {
+    use pg_sys::panic::CaughtError;
+    let (CaughtError::PostgresError(report)
+    | CaughtError::ErrorReport(report)
+    | CaughtError::RustPanic { ereport: report, .. }) = &error;
+    let text = match report.hint() {
+        Some(hint) => format!("{}. {hint}", report.message()),
+        None => report.message().to_owned(),
+    };
+    if let Some(entry) = shared::lock().database(database) {
+        entry.error.set(&text);
+    }
+    error.rethrow();
+}
+
+/// Settings of a worker process, whatever the server, database or role settings are.
+pub fn adopt_settings() {
+    columns::fix_output_settings();
+    for (name, value) in [
+        (c"statement_timeout", c"0"),
+        (c"lock_timeout", c"0"),
+        (c"idle_in_transaction_session_timeout", c"0"),
+        (c"transaction_timeout", c"0"),
+        (c"default_transaction_isolation", c"read committed"),
+        (c"default_transaction_read_only", c"off"),
+        (c"row_security", c"off"),
+        // A commit of this process must never wait for a standby.
+        (c"synchronous_commit", c"local"),
+        (c"jit", c"off"),
+    ] {
+        process::set_config(name, value);
+    }
+}
+
+fn run(database: u32) {
+    adopt_settings();
+    allow_plugin_for_this_process();
+    buffer::watch_invalidations();
+    // SAFETY: reads the control file's copy in shared memory.
+    let system = unsafe { pg_sys::GetSystemIdentifier() };
+    let first = catalog::look(system, database);
+    let has_feeds = first.as_ref().is_some_and(|look| !look.feeds.is_empty());
+    if !has_feeds && forget_if_unwanted(database) {
+        return;
+    }
+    let slot = if Slot::exists(database) {
+        Slot::acquire(database)
+    } else {
+        if has_feeds {
+            log!("wal2delta: the replication slot of this database is gone; tables are copied anew");
+            catalog::begin_new_generation();
+        }
+        Slot::create(database)
+    };
+    let decoder = Decoder::new(slot);
+    let lake = Lake::start(
+        LakeConfig {
+            max_memory: settings::max_memory(),
+            target_file_bytes: FILE_BYTES,
+            checkpoint_interval: CHECKPOINT_INTERVAL,
+        },
+        process::waker(),
+    )
+    .unwrap_or_else(|error| error!("could not start the writer threads: {error}"));
+    let feeds = Feeds::new(system, database, lake, decoder.position());
+    if let Some(entry) = shared::lock().database(database) {
+        entry.error.set("");
+        entry.ready = true;
+    }
+    let mut worker = Worker {
+        decoder,
+        feeds,
+        published: Published::default(),
+        looked: None,
+        confirmed: Instant::now(),
+        warned_of_tables: false,
+    };
+    match worker.feed() {
+        End::NoFeeds => worker.decoder.drop_slot(),
+        End::Redecode => log!("wal2delta: decoding again from the slot for tables that had failed"),
+    }
+    worker.feeds.lake.shutdown();
+}
+
+/// Gives the database's place up if nothing wants a worker; false if a session waits for one.
+fn forget_if_unwanted(database: u32) -> bool {
+    let mut state = shared::lock();
+    let unwanted = state.database(database).is_none_or(|entry| entry.starters == 0);
+    if unwanted {
+        state.forget_database(database);
+    }
+    unwanted
+}
+
+struct Worker {
+    decoder: Decoder,
+    feeds: Feeds,
+    published: Published,
+    looked: Option<Instant>,
+    confirmed: Instant,
+    warned_of_tables: bool,
+}
+
+impl Worker {
+    /// The main loop.
+    fn feed(&mut self) -> End {
+        loop {
+            process::reload_configuration();
+            while let Some(event) = self.feeds.lake.try_event() {
+                self.feeds.handle(event);
+            }
+            if let Some(end) = self.look_if_due() {
+                return end;
+            }
+            let at_end = self.feeds.look_wanted || {
+                let at_end = self.decoder.run(&mut self.feeds, SLICE);
+                self.feeds.position = self.decoder.position();
+                at_end
+            };
+            self.feeds.tend_snapshots();
+            self.feeds.retry();
+            if self.feeds.redecode {
+                return End::Redecode;
+            }
+            let asked = self.flush_asked();
+            self.feeds.flush_due(asked);
+            self.confirm(asked.is_some());
+            if at_end {
+                process::wait(self.pause(asked.is_some()));
+            }
+        }
+    }
+
+    /// LSN that `flush` asks for, if it is not durable yet and decoding has got there.
+    fn flush_asked(&self) -> Option<u64> {
+        let asked =
+            shared::lock().database(self.feeds.database).map_or(0, |entry| entry.flush_lsn);
+        (asked > self.feeds.durable() && self.feeds.position >= asked).then_some(asked)
+    }
+
+    /// Takes a look at the catalog if one is due and possible.
+    fn look_if_due(&mut self) -> Option<End> {
+        let interval = self.feeds.shortest_interval().max(LOOK_EVERY_AT_LEAST);
+        let due = self.looked.is_none_or(|at| at.elapsed() >= interval);
+        let asked = self.flush_asked().is_some_and(|lsn| self.feeds.looked_at < lsn);
+        if !(due || asked || self.feeds.look_wanted) || !self.feeds.all_visible() {
+            return None;
+        }
+        let look = catalog::look(self.feeds.system, self.feeds.database);
+        self.looked = Some(Instant::now());
+        match look {
+            Some(look) => self.feeds.apply(look),
+            None => self.feeds.apply(Look::nothing()),
+        }
+        if self.feeds.finished() && forget_if_unwanted(self.feeds.database) {
+            return Some(End::NoFeeds);
+        }
+        if let Some(entry) = shared::lock().database(self.feeds.database) {
+            entry.looks += 1;
+        }
+        None
+    }
+
+    /// Confirms to the slot what is durable, and updates the views.
+    fn confirm(&mut self, now: bool) {
+        if !now && self.confirmed.elapsed() < CONFIRM_EVERY {
+            return;
+        }
+        self.confirmed = Instant::now();
+        self.decoder.slot().confirm(self.feeds.confirmable());
+        self.published.write(&self.feeds);
+        if self.published.take_full() && !self.warned_of_tables {
+            self.warned_of_tables = true;
+            warning!(
+                "wal2delta.tables cannot show all tables of this database; \
+                 raise wal2delta.max_tables"
+            );
+        }
+    }
+
+    /// How long to wait at the end of the WAL.
+    fn pause(&self, flush_asked: bool) -> Duration {
+        let unconfirmed = self.feeds.look_wanted || flush_position() > self.feeds.position;
+        match self.feeds.snapshot_wait() {
+            Some(wait) => wait,
+            None if unconfirmed || flush_asked => Duration::from_millis(5),
+            None if self.feeds.busy() => Duration::from_millis(20),
+            None => IDLE,
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! The launcher: one background worker per cluster that keeps a feed worker running in each
+//! database that has feeds. It connects to no database.
+//!
+//! After a start of the server it cannot know which databases have feeds, so it starts a feed
+//! worker in each, one after another; one that finds no feeds leaves at once.
+
+use pgrx::pg_sys;
+use pgrx::prelude::*;
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use crate::process::{self, Handle, Restart};
+use crate::shared;
+
+/// First and longest pause before a feed worker that ended is started again.
+const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+
+/// Registers the launcher with the postmaster; called while the library is preloaded.
+pub fn register() {
+    let mut worker = process::describe(
+        "wal2delta launcher",
+        "wal2delta_launcher_main",
+        0,
+        Restart::After(1),
+        0,
+    );
+    // SAFETY: called from _PG_init under shared_preload_libraries, the only place allowed.
+    unsafe { pg_sys::RegisterBackgroundWorker(&mut worker) };
+}
+
+/// A feed worker as the launcher sees it.
+struct Child {
+    handle: Option<Handle>,
+    started: Instant,
+    pause: Duration,
+}
+
+/// Entry point of the launcher process.
+#[unsafe(no_mangle)]
+#[pg_guard]
+pub extern "C-unwind" fn wal2delta_launcher_main(_argument: pg_sys::Datum) {
+    process::install_signal_handlers();
+    // SAFETY: first thing after the handlers, once, as bgworker.c demands; no database, only the
+    // shared catalogs.
+    unsafe {
+        pg_sys::BackgroundWorkerInitializeConnectionByOid(
+            pg_sys::InvalidOid,
+            pg_sys::InvalidOid,
+            0,
+        );
+        pg_sys::before_shmem_exit(Some(forget_launcher), pg_sys::Datum::from(0));
+    }
+    shared::lock().launcher_pid = process::my_pid();
+
+    let mut unseen: VecDeque<u32> = databases().into();
+    let mut children: HashMap<u32, Child> = HashMap::new();
+    loop {
+        process::reload_configuration();
+        look_into_next(&mut unseen);
+        let next = tend(&mut children);
+        process::wait(next);
+    }
+}
+
+#[pg_guard]
+unsafe extern "C-unwind" fn forget_launcher(_code: i32, _argument: pg_sys::Datum) {
+    shared::lock().launcher_pid = 0;
+}
+
+/// Has a worker look for feeds in one more database, if no such look is under way.
+fn look_into_next(unseen: &mut VecDeque<u32>) {
+    let mut state = shared::lock();
+    let looking = state
+        .databases
+        .iter()
+        .any(|entry| entry.oid != 0 && entry.wanted && !entry.ready && entry.error.is_empty());
+    if looking {
+        return;
+    }
+    if let Some(database) = unseen.pop_front() {
+        // All entries taken: that many databases have feeds already.
+        if let Some(entry) = state.database_or_new(database) {
+            entry.wanted = true;
+        }
+    }
+}
+
+/// Starts what is wanted and not running; returns how long to wait at most.
+fn tend(children: &mut HashMap<u32, Child>) -> Duration {
+    let wanted: Vec<(u32, bool)> = shared::lock()
+        .databases
+        .iter()
+        .filter(|entry| entry.oid != 0 && entry.wanted)
+        .map(|entry| (entry.oid, entry.worker_pid != 0))
+        .collect();
+    children.retain(|oid, child| {
+        wanted.iter().any(|(wanted, _)| wanted == oid)
+            || child.handle.as_ref().is_some_and(|handle| !handle.stopped())
+    });
+    let mut next = PAUSES.1;
+    for (database, running) in wanted {
+        let child = children.entry(database).or_insert_with(|| Child {
+            handle: None,
+            started: Instant::now(),
+            pause: Duration::ZERO,
+        });
+        let stopped = child.handle.as_ref().is_none_or(Handle::stopped);
+        if running || !stopped {
+            // A worker that ran for long has earned a quick restart.
+            if child.started.elapsed() > PAUSES.1 {
+                child.pause = PAUSES.0;
+            }
+            continue;
+        }
+        let waited = child.started.elapsed();
+        if child.handle.is_some() && waited < child.pause {
+            next = next.min(child.pause - waited);
+            continue;
+        }
+        if child.handle.is_some() && !databases().contains(&database) {
+            shared::lock().forget_database(database);
+            continue;
+        }
+        child.pause = (child.pause * 2).clamp(PAUSES.0, PAUSES.1);
+        child.started = Instant::now();
+        start_feed_worker(database, child);
+        next = next.min(child.pause);
+    }
+    next
+}
+
+fn start_feed_worker(database: u32, child: &mut Child) {
+    let worker = process::describe(
+        &format!("wal2delta feed worker {database}"),
+        "wal2delta_feed_main",
+        database,
+        Restart::Never,
+        process::my_pid(),
+    );
+    child.handle = Handle::start(worker);
+    if child.handle.is_none()
+        && let Some(entry) = shared::lock().database(database)
+    {
+        entry.error.set("no background worker is free for the feed worker");
+    }
+}
+
+/// OIDs of the databases that may be connected to and are no templates.
+fn databases() -> Vec<u32> {
+    // SAFETY: a scan of a shared catalog as autovacuum.c get_database_list does it; the tuple's
+    // fixed part is read before the scan goes on.
+    process::in_transaction(|| unsafe {
+        let mut found = Vec::new();
+        let relation = pg_sys::table_open(
+            pg_sys::DatabaseRelationId,
+            pg_sys::AccessShareLock as pg_sys::LOCKMODE,
+        );
+        let scan = pg_sys::table_beginscan_catalog(relation, 0, std::ptr::null_mut());
+        loop {
+            let tuple = pg_sys::heap_getnext(scan, pg_sys::ScanDirection::ForwardScanDirection);
+            if tuple.is_null() {
+                break;
+            }
+            let header = (*tuple).t_data;
+            let row = header
+                .cast::<u8>()
+                .add((*header).t_hoff as usize)
+                .cast::<pg_sys::FormData_pg_database>();
+            if (*row).datallowconn && !(*row).datistemplate {
+                found.push((*row).oid.to_u32());
+            }
+        }
+        pg_sys::table_endscan(scan);
+        pg_sys::table_close(relation, pg_sys::AccessShareLock as pg_sys::LOCKMODE);
+        found
+    })
+}

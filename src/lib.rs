@@ -1,0 +1,36 @@
+//! wal2delta: a Postgres 17 extension that turns a schema's tables into append-only Delta Lake
+//! history tables.
+//!
+//! The modules follow the way of a change: [`decode`] reads the write-ahead log in-process,
+//! [`columns`] turns tuples into Arrow columns, [`feed`] decides which tables take part and when
+//! to flush, [`lake`] writes Parquet files and Delta commits. [`launcher`] starts the background
+//! workers ([`process`] is what they do alike), [`api`] holds the SQL functions, [`shared`] what the processes tell each other.
+
+pub mod api;
+pub mod columns;
+pub mod decode;
+pub mod feed;
+pub mod lake;
+pub mod launcher;
+pub mod process;
+pub mod settings;
+pub mod shared;
+
+use pgrx::pg_sys;
+use pgrx::prelude::*;
+
+pgrx::pg_module_magic!(name, version);
+
+/// Called by Postgres when the library is loaded.
+///
+/// Only preloading registers the launcher and the shared memory: a library that one session loads
+/// later (by calling a function of it) can have neither, and [`api`] says so to its caller.
+#[pg_guard]
+pub extern "C-unwind" fn _PG_init() {
+    settings::define();
+    // SAFETY: a plain read of a flag that the postmaster sets while it loads libraries.
+    if unsafe { pg_sys::process_shared_preload_libraries_in_progress } {
+        shared::request();
+        launcher::register();
+    }
+}

@@ -1,0 +1,93 @@
+//! The extension's settings (GUCs). They are read on the Postgres main thread only; what writer
+//! threads need of them is handed over when the threads start.
+
+use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting};
+use std::ffi::CString;
+use std::time::Duration;
+
+static FLUSH_INTERVAL: GucSetting<i32> = GucSetting::<i32>::new(15_000);
+static MAX_MEMORY: GucSetting<i32> = GucSetting::<i32>::new(256 * 1024);
+static SNAPSHOT_WORKERS: GucSetting<i32> = GucSetting::<i32>::new(2);
+static MAX_TABLES: GucSetting<i32> = GucSetting::<i32>::new(4096);
+static DEFAULT_DESTINATION: GucSetting<Option<CString>> =
+    GucSetting::<Option<CString>>::new(Some(c""));
+
+/// Defines the settings; called once, from `_PG_init`.
+pub fn define() {
+    GucRegistry::define_int_guc(
+        c"wal2delta.flush_interval",
+        c"Time between two Delta commits of a table that changes.",
+        c"A feed's option of the same name takes precedence.",
+        &FLUSH_INTERVAL,
+        10,
+        3_600_000,
+        GucContext::Sighup,
+        GucFlags::UNIT_MS,
+    );
+    GucRegistry::define_int_guc(
+        c"wal2delta.max_memory",
+        c"Memory that a feed worker may use for changes not yet written.",
+        c"Past it, data files are written early; past what the destination takes, decoding waits.",
+        &MAX_MEMORY,
+        16 * 1024,
+        i32::MAX,
+        GucContext::Postmaster,
+        GucFlags::UNIT_KB,
+    );
+    GucRegistry::define_int_guc(
+        c"wal2delta.snapshot_workers",
+        c"Number of tables of a database that are copied at the same time.",
+        c"Each takes a background worker while it copies.",
+        &SNAPSHOT_WORKERS,
+        1,
+        crate::shared::MAX_LANES as i32,
+        GucContext::Sighup,
+        GucFlags::default(),
+    );
+    GucRegistry::define_int_guc(
+        c"wal2delta.max_tables",
+        c"Number of tables whose state the view wal2delta.tables can show.",
+        c"Tables beyond it are fed all the same. Each takes about 1 kB of shared memory.",
+        &MAX_TABLES,
+        64,
+        1_000_000,
+        GucContext::Postmaster,
+        GucFlags::default(),
+    );
+    GucRegistry::define_string_guc(
+        c"wal2delta.default_destination",
+        c"Destination of feeds that are started without one.",
+        c"Empty: the folder wal2delta in the data directory.",
+        &DEFAULT_DESTINATION,
+        GucContext::Suset,
+        GucFlags::SUPERUSER_ONLY,
+    );
+}
+
+/// Time between two commits of a changing table.
+pub fn flush_interval() -> Duration {
+    Duration::from_millis(FLUSH_INTERVAL.get().max(1) as u64)
+}
+
+/// Bytes that a feed worker may hold in memory.
+pub fn max_memory() -> usize {
+    MAX_MEMORY.get().max(1) as usize * 1024
+}
+
+/// Number of snapshot workers of one database.
+pub fn snapshot_workers() -> usize {
+    SNAPSHOT_WORKERS.get().max(1) as usize
+}
+
+/// Number of entries for table states in shared memory.
+pub fn max_tables() -> usize {
+    MAX_TABLES.get().max(1) as usize
+}
+
+/// The setting `wal2delta.default_destination`; `None` when it is empty.
+pub fn default_destination() -> Option<String> {
+    DEFAULT_DESTINATION
+        .get()
+        .map(|text| text.to_string_lossy().into_owned())
+        .filter(|text| !text.is_empty())
+}
