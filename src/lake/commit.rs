@@ -2,17 +2,12 @@
 //! version yet. After an error or a conflict the version is read back, because a store can answer
 //! "already exists" to our own earlier try. Nothing is listed and nothing read on the good path.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use uuid::Uuid;
 
 use crate::lake::error::{ErrorKind, LakeError};
 use crate::lake::log::{Action, Landed, Operation, commit_path, read_landed, to_lines};
-use crate::lake::store::{Pauses, TableStore};
-
-/// How long a commit is tried before its outcome is called unknown.
-const COMMIT_LIMIT: Duration = Duration::from_secs(60);
+use crate::lake::store::TableStore;
 
 /// A commit on its way.
 pub(crate) struct Commit<'a> {
@@ -62,7 +57,7 @@ pub(crate) async fn commit(
     let lines = Bytes::from(to_lines(&actions).map_err(Failure::NotLanded)?);
     drop(actions);
     let mut version = version;
-    let mut pauses = Pauses::new(COMMIT_LIMIT);
+    let mut pauses = store.pauses();
     loop {
         // Errors are answered by the same put again, not by a read: when the put says that the
         // version exists, the store has also made it durable.

@@ -6,6 +6,7 @@ use std::fmt;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use url::Url;
 use uuid::Uuid;
@@ -19,6 +20,9 @@ const OWN_FILE_PREFIX: &str = ".wal2delta";
 
 /// Longest file name that common file systems take, in bytes.
 const MAX_NAME_BYTES: usize = 255;
+
+/// How long a table's work is tried again when the disk fails, before it is reported.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A folder of history tables. Two are equal if their canonical forms are.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -132,6 +136,11 @@ impl Destination {
         Ok(())
     }
 
+    /// The folder.
+    pub(crate) fn folder(&self) -> &std::path::Path {
+        &self.folder
+    }
+
     /// True if the folder holds at least one Delta table named `lb_*`. Blocks on the disk.
     pub fn history_exists(&self) -> bool {
         self.log_folders().is_ok_and(|folders| !folders.is_empty())
@@ -180,7 +189,7 @@ impl Destination {
             .map_err(|error| LakeError::io(&format!("synchronize folder \"{name}\""), &error))?;
         let store = DurableStore::new(&path)
             .map_err(|error| LakeError::store(&format!("open folder \"{name}\""), &error))?;
-        Ok(TableStore::new(Arc::new(store), name))
+        Ok(TableStore::new(Arc::new(store), name, PATIENCE))
     }
 }
 

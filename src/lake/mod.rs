@@ -18,6 +18,7 @@ mod parquet;
 mod runtime;
 pub mod schema;
 mod source;
+mod sources;
 mod stats;
 mod store;
 mod survey;

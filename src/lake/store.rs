@@ -19,9 +19,6 @@ use crate::lake::error::{ErrorKind, LakeError};
 /// Longest time of a single call.
 const CALL_LIMIT: Duration = Duration::from_secs(30);
 
-/// How long transient errors are retried before the caller hears of them.
-const RETRY_LIMIT: Duration = Duration::from_secs(20);
-
 /// The table's root as the kernel sees it. The store begins at the table, so that no character
 /// of the destination's path goes through the kernel's URL handling, which decodes `%` twice.
 pub(crate) const KERNEL_ROOT: &str = "table:///";
@@ -31,14 +28,25 @@ pub(crate) const KERNEL_ROOT: &str = "table:///";
 pub(crate) struct TableStore {
     store: Arc<dyn ObjectStore>,
     name: Arc<str>,
+    patience: Duration,
 }
 
 impl TableStore {
-    /// `name` is shown in messages.
-    pub(crate) fn new(store: Arc<dyn ObjectStore>, name: String) -> Self {
+    /// `name` is shown in messages; `patience` is how long transient errors are retried before
+    /// the caller hears of them.
+    pub(crate) fn new(store: Arc<dyn ObjectStore>, name: String, patience: Duration) -> Self {
         TableStore {
             store,
             name: Arc::from(name),
+            patience,
+        }
+    }
+
+    /// Pauses between the tries of one piece of work.
+    pub(crate) fn pauses(&self) -> Pauses {
+        Pauses {
+            next: Duration::from_millis(100),
+            until: Instant::now() + self.patience,
         }
     }
 
@@ -85,7 +93,7 @@ impl TableStore {
     /// Writes a data file, again after transient errors.
     pub(crate) async fn put_data(&self, path: &Path, content: Bytes) -> Result<(), LakeError> {
         let doing = self.doing("write", path);
-        let mut pauses = Pauses::new(RETRY_LIMIT);
+        let mut pauses = self.pauses();
         loop {
             let put = self.store.put(path, PutPayload::from(content.clone()));
             let error = match in_time(&doing, put).await {
@@ -143,14 +151,6 @@ pub(crate) struct Pauses {
 }
 
 impl Pauses {
-    /// Pauses for tries that may go on for `limit`.
-    pub(crate) fn new(limit: Duration) -> Self {
-        Pauses {
-            next: Duration::from_millis(100),
-            until: Instant::now() + limit,
-        }
-    }
-
     /// Waits before the next try; false if there shall be none.
     pub(crate) async fn wait(&mut self) -> bool {
         // A random 0 to 100 % on top; a UUID is the random source at hand.
