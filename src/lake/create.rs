@@ -84,7 +84,7 @@ async fn own_empty_table(
     store: &TableStore,
     source: &Source,
 ) -> Result<Option<Table>, LakeError> {
-    match open_table(store, &shared.kernels, 0).await {
+    match open_table(store, &shared.kernels).await {
         Ok(table) => Ok(Some(table).filter(|table| {
             table.version == 0 && table.source.as_ref() == Some(source) && table.schema.is_ok()
         })),

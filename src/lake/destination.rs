@@ -251,7 +251,8 @@ fn not_absolute(message: String) -> LakeError {
 }
 
 /// The folder name of a source table's history: `lb_<table>_history`. A byte that has a meaning
-/// in paths or URLs is written as `%` and two hex digits.
+/// in paths or URLs is written as `~` and two hex digits. Not as `%`: the Delta kernel, and with
+/// it DuckDB and deltalake, decode that twice and do not find the folder.
 pub fn folder_name(table: &str) -> String {
     numbered_folder_name(table, 0)
 }
@@ -270,13 +271,13 @@ pub(crate) fn numbered_folder_name(table: &str, number: u32) -> String {
         if c.is_control()
             || matches!(
                 c,
-                '/' | '\\' | '%' | '?' | '#' | '*' | ':' | '"' | '<' | '>' | '|'
+                '/' | '\\' | '%' | '~' | '?' | '#' | '*' | ':' | '"' | '<' | '>' | '|'
             )
         {
             let mut buffer = [0; 4];
             c.encode_utf8(&mut buffer)
                 .bytes()
-                .for_each(|byte| escaped.push_str(&format!("%{byte:02X}")));
+                .for_each(|byte| escaped.push_str(&format!("~{byte:02X}")));
         } else {
             escaped.push(c);
         }
@@ -289,11 +290,8 @@ pub(crate) fn numbered_folder_name(table: &str, number: u32) -> String {
             cut -= 1;
         }
         // Not in the middle of an escape.
-        if let Some(percent) = escaped[..cut]
-            .rfind('%')
-            .filter(|percent| percent + 3 > cut)
-        {
-            cut = percent;
+        if let Some(escape) = escaped[..cut].rfind('~').filter(|escape| escape + 3 > cut) {
+            cut = escape;
         }
         escaped.truncate(cut);
         escaped.push_str(&hash);
@@ -391,8 +389,8 @@ mod tests {
     fn folder_names_are_readable_and_safe() {
         assert_eq!(folder_name("orders"), "lb_orders_history");
         assert_eq!(folder_name("Übung 1"), "lb_Übung 1_history");
-        assert_eq!(folder_name("../x"), "lb_..%2Fx_history");
-        assert_eq!(folder_name("a%b\n"), "lb_a%25b%0A_history");
+        assert_eq!(folder_name("../x"), "lb_..~2Fx_history");
+        assert_eq!(folder_name("a%b~\n"), "lb_a~25b~7E~0A_history");
         assert_eq!(numbered_folder_name("t", 2), "lb_t_history_2");
         let long = folder_name(&"/ä".repeat(200));
         assert!(long.len() <= 255 && long.ends_with("_history"), "{long}");

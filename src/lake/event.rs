@@ -17,7 +17,7 @@ pub struct Found {
     pub version: u64,
     /// Its columns, or why it cannot be written.
     pub schema: Result<HistorySchema, LakeError>,
-    /// The newest generation, up to the one asked for, that has committed; `None` if none has.
+    /// How far it has come; `None` if it has no commit with rows.
     pub progress: Option<Progress>,
 }
 

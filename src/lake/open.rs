@@ -13,7 +13,7 @@ use tokio::sync::Semaphore;
 use crate::lake::error::LakeError;
 use crate::lake::log::{Format, Metadata, Protocol};
 use crate::lake::schema::HistorySchema;
-use crate::lake::source::{Progress, SOURCE_PROPERTY, Source};
+use crate::lake::source::{GENERATION_PROPERTY, Progress, SOURCE_PROPERTY, Source};
 use crate::lake::store::{KERNEL_ROOT, TableStore};
 
 /// Features that this version can write. `appendOnly` is for feeds that keep all history.
@@ -58,15 +58,13 @@ pub(crate) async fn with_kernel<T: Send + 'static>(
         .map_err(|error| LakeError::internal(format!("reading a Delta log failed: {error}")))?
 }
 
-/// Reads the newest version of a table, and the progress of the newest generation up to
-/// `generation`.
+/// Reads the newest version of a table, and how far it has come.
 pub(crate) async fn open_table(
     store: &TableStore,
     kernels: &Semaphore,
-    generation: u64,
 ) -> Result<Table, LakeError> {
     with_kernel(store, kernels, move |store, engine| {
-        describe(engine, generation).map_err(|error| {
+        describe(engine).map_err(|error| {
             LakeError::kernel(&format!("open history table \"{}\"", store.name()), &error)
         })
     })
@@ -101,7 +99,7 @@ pub(crate) fn latest(engine: &dyn Engine) -> DeltaResult<SnapshotRef> {
     Snapshot::builder_for(KERNEL_ROOT).build(engine)
 }
 
-fn describe(engine: &dyn Engine, generation: u64) -> DeltaResult<Table> {
+fn describe(engine: &dyn Engine) -> DeltaResult<Table> {
     let snapshot = latest(engine)?;
     let table = snapshot.table_configuration();
     let metadata = Metadata {
@@ -139,7 +137,7 @@ fn describe(engine: &dyn Engine, generation: u64) -> DeltaResult<Table> {
         .get(SOURCE_PROPERTY)
         .and_then(|property| Source::parse(property));
     let progress = match &source {
-        Some(source) => progress(&snapshot, engine, source, generation)?,
+        Some(source) => progress(&snapshot, engine, source, &metadata)?,
         None => None,
     };
     let schema = history_schema(&protocol, &metadata);
@@ -153,27 +151,29 @@ fn describe(engine: &dyn Engine, generation: u64) -> DeltaResult<Table> {
     })
 }
 
-/// Looks from `generation` downwards: an older one is only of interest if the newer ones have
-/// never committed.
+/// How far the generation that wrote last has come. Its number is a property of the table, changed
+/// in the same commit as its first rows.
 fn progress(
     snapshot: &Arc<Snapshot>,
     engine: &dyn Engine,
     source: &Source,
-    generation: u64,
+    metadata: &Metadata,
 ) -> DeltaResult<Option<Progress>> {
-    for generation in (1..=generation).rev() {
-        let Some(lsn) = snapshot.get_app_id_version(&source.app_id(generation), engine)? else {
-            continue;
-        };
-        let sort_by = snapshot.get_app_id_version(&source.sort_app_id(generation), engine)?;
-        // Both are in the same commits, and LSNs are never negative.
-        return Ok(Some(Progress {
-            generation,
-            lsn: lsn.max(0).unsigned_abs(),
-            sort_by: sort_by.unwrap_or(lsn),
-        }));
-    }
-    Ok(None)
+    let property = metadata.configuration.get(GENERATION_PROPERTY);
+    let Some(generation) = property.and_then(|property| property.parse().ok()) else {
+        return Ok(None);
+    };
+    let Some(lsn) = snapshot.get_app_id_version(&source.app_id(generation), engine)? else {
+        return Ok(None);
+    };
+    let sort_by = snapshot.get_app_id_version(&source.sort_app_id(generation), engine)?;
+    // Both are in the same commits, and LSNs are never negative.
+    let lsn_unsigned = lsn.max(0).unsigned_abs();
+    Ok(Some(Progress {
+        generation,
+        lsn: lsn_unsigned,
+        sort_by: sort_by.unwrap_or(lsn),
+    }))
 }
 
 fn history_schema(protocol: &Protocol, metadata: &Metadata) -> Result<HistorySchema, LakeError> {

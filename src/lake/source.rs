@@ -6,6 +6,9 @@ use std::fmt;
 /// Table property that names the source table.
 pub(crate) const SOURCE_PROPERTY: &str = "wal2delta.source";
 
+/// Table property that names the generation of the feed that wrote last.
+pub(crate) const GENERATION_PROPERTY: &str = "wal2delta.generation";
+
 /// The identity of a source table.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Source {

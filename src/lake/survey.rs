@@ -24,14 +24,13 @@ pub(crate) async fn survey(
     destination: &Destination,
     system: u64,
     database: u32,
-    generation: u64,
 ) -> Result<Vec<Found>, LakeError> {
     let listed = destination.clone();
     let folders = tokio::task::spawn_blocking(move || listed.log_folders())
         .await
         .map_err(|error| LakeError::internal(format!("listing a destination failed: {error}")))??;
     let found: Vec<Option<Found>> = stream::iter(folders)
-        .map(|folder| look(shared, destination, folder, generation))
+        .map(|folder| look(shared, destination, folder))
         .buffered(CONCURRENT)
         .try_collect()
         .await?;
@@ -43,11 +42,10 @@ async fn look(
     shared: &Arc<Shared>,
     destination: &Destination,
     folder: String,
-    generation: u64,
 ) -> Result<Option<Found>, LakeError> {
     let store = shared.table_store(destination, &folder).await?;
     let (source, version, schema, progress) =
-        match open_table(&store, &shared.kernels, generation).await {
+        match open_table(&store, &shared.kernels).await {
             Ok(table) => (table.source, table.version, table.schema, table.progress),
             Err(error) if error.kind() == ErrorKind::Transient => return Err(error),
             // Damaged, but perhaps one of ours: it must be shown, and its name not be taken.

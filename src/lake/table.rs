@@ -15,11 +15,11 @@ use crate::lake::create::{configure, create_table};
 use crate::lake::error::LakeError;
 use crate::lake::event::{DataFile, Event};
 use crate::lake::held::Held;
-use crate::lake::log::{Action, Add, Operation, Protocol, Remove, Txn, now_ms};
+use crate::lake::log::{Action, Add, Metadata, Operation, Protocol, Remove, Txn, now_ms};
 use crate::lake::open::{Table, active_files, open_table};
 use crate::lake::runtime::Shared;
 use crate::lake::schema::HistorySchema;
-use crate::lake::source::Progress;
+use crate::lake::source::{GENERATION_PROPERTY, Progress};
 use crate::lake::store::TableStore;
 use crate::lake::writer::{Message, OpenTable, Replace, RowsCommit, Target};
 
@@ -104,7 +104,7 @@ impl TableTask {
                     .shared
                     .table_store(&self.spec.destination, folder)
                     .await?;
-                let table = open_table(&store, &self.shared.kernels, self.spec.generation).await?;
+                let table = open_table(&store, &self.shared.kernels).await?;
                 (folder.clone(), store, table)
             }
         };
@@ -233,7 +233,13 @@ impl TableTask {
             )));
         }
         let rows = files.iter().map(|file| file.rows).sum();
-        let mut actions = txns(&self.spec, rows_commit)?;
+        let mut metadata = open.table.metadata.clone();
+        begin_generation(&mut metadata, self.spec.generation);
+        let mut actions = Vec::new();
+        if metadata != open.table.metadata {
+            actions.push(Action::MetaData(metadata.clone()));
+        }
+        actions.extend(txns(&self.spec, rows_commit)?);
         actions.extend(files.into_iter().map(add));
         let own_app_ids = self.spec.source.app_id_prefix();
         let append = Commit {
@@ -245,6 +251,7 @@ impl TableTask {
         let version = commit(&open.store, open.table.version + 1, append)
             .await
             .map_err(Failure::into_error)?;
+        open.table.metadata = metadata;
         self.committed(version, rows_commit);
         Ok((Some(version), rows))
     }
@@ -262,6 +269,7 @@ impl TableTask {
         let mut next = open.table.clone();
         next.metadata.schema_string = schema.to_delta_json();
         configure(&mut next.metadata.configuration, &schema);
+        begin_generation(&mut next.metadata, self.spec.generation);
         if schema.is_mapped() && !open.schema.is_mapped() {
             next.protocol = Protocol::history(true);
         }
@@ -320,6 +328,12 @@ impl TableTask {
             open.checkpoints.after_commit(version);
         }
     }
+}
+
+/// Names the generation that writes; a change goes into the log with its first commit.
+fn begin_generation(metadata: &mut Metadata, generation: u64) {
+    let property = GENERATION_PROPERTY.to_owned();
+    metadata.configuration.insert(property, generation.to_string());
 }
 
 fn not_open() -> LakeError {

@@ -32,6 +32,10 @@ impl Fixture {
     }
 
     fn in_folder(folder: TempDir) -> Self {
+        Self::with_interval(folder, 10)
+    }
+
+    fn with_interval(folder: TempDir, checkpoint_interval: u64) -> Self {
         let bell: Arc<(Mutex<u64>, Condvar)> = Arc::default();
         let ring = Arc::clone(&bell);
         let wake = move || {
@@ -41,7 +45,7 @@ impl Fixture {
         let config = LakeConfig {
             max_memory: 64 << 20,
             target_file_bytes: 16 << 20,
-            checkpoint_interval: 10,
+            checkpoint_interval,
         };
         Fixture {
             folder,
@@ -147,9 +151,9 @@ impl Fixture {
         }
     }
 
-    fn survey(&self, generation: u64) -> Vec<Found> {
+    fn survey(&self) -> Vec<Found> {
         self.lake
-            .survey(9, &self.destination(), SYSTEM, DATABASE, generation);
+            .survey(9, &self.destination(), SYSTEM, DATABASE);
         match self.event() {
             Event::Surveyed { request: 9, result } => result.unwrap(),
             other => panic!("{other:?}"),
@@ -325,7 +329,7 @@ fn rows_are_committed_with_both_transactions_and_found_again() {
     assert_eq!(lake.action(&folder, 1, "add")["dataChange"], true);
 
     let lake = lake.restart();
-    let found = lake.survey(3);
+    let found = lake.survey();
     assert_eq!(found.len(), 1);
     assert_eq!(
         (found[0].folder.as_str(), &found[0].source, found[0].version),
@@ -368,9 +372,9 @@ fn a_taken_name_gets_a_number_and_an_interrupted_creation_is_taken_up() {
     assert_eq!(lake.create(1, &ids()).1, "lb_orders_history");
     assert_eq!(lake.create(2, &ids()).1, "lb_orders_history_1");
     assert_eq!(lake.create(1, &ids()).1, "lb_orders_history");
-    assert_eq!(lake.survey(1).len(), 2);
+    assert_eq!(lake.survey().len(), 2);
     lake.lake
-        .survey(9, &lake.destination(), SYSTEM, DATABASE + 1, 1);
+        .survey(9, &lake.destination(), SYSTEM, DATABASE + 1);
     assert!(matches!(lake.event(), Event::Surveyed { result: Ok(found), .. } if found.is_empty()));
 }
 
@@ -485,7 +489,7 @@ fn staged_files_of_another_writer_are_committed_by_a_replacement() {
     lake.write(&writer, rows(&wanted, 400, 1));
     assert_eq!(lake.commit(&writer, 410), (Some(3), 1));
     let lake = lake.restart();
-    let found = lake.survey(1).remove(0);
+    let found = lake.survey().remove(0);
     assert_eq!(found.schema.unwrap(), wanted);
     let writer = lake.open(1, Target::Existing { folder }, &wanted);
     assert!(matches!(lake.event(), Event::Opened { version: 3, .. }));
@@ -553,7 +557,7 @@ fn a_checkpoint_replaces_the_commits_before_it() {
         fs::remove_file(log.join(format!("{version:020}.json"))).unwrap();
     }
     let lake = lake.restart();
-    let found = lake.survey(1).remove(0);
+    let found = lake.survey().remove(0);
     assert_eq!((found.version, found.schema.unwrap()), (25, ids()));
     assert_eq!(
         found.progress,
@@ -611,12 +615,12 @@ fn a_damaged_table_does_not_spoil_the_survey() {
     )
     .unwrap();
     fs::create_dir_all(lake.path("lb_empty_history/_delta_log")).unwrap();
-    let found = lake.survey(1);
+    let found = lake.survey();
     assert_eq!(found.len(), 2);
     assert!(found[0].schema.is_err() && found[1].schema.is_ok());
 }
 
-/// Writes tables for other readers into `$WAL2DELTA_SAMPLES`, and prints what commits cost.
+/// Writes tables for other readers into `$WAL2DELTA_SAMPLES`.
 #[test]
 #[ignore = "for looking at the tables with other readers"]
 fn samples() {
@@ -657,23 +661,73 @@ fn samples() {
             lake.commit(&writer, u64::try_from(commit * 1000 + 500).unwrap());
         }
     }
-    let (writer, _) = lake.create(99, &ids());
-    let mut times = Vec::new();
-    for commit in 1..=2_100 {
-        lake.write(&writer, rows(&ids(), commit * 1000, 1000));
-        let start = Instant::now();
-        lake.commit(&writer, u64::try_from(commit * 1000 + 999).unwrap());
-        times.push(start.elapsed());
-    }
-    for (from, to) in [(5, 25), (90, 110), (990, 1010), (1980, 2020)] {
-        let mut part = times[from..to].to_vec();
-        part.sort_unstable();
-        println!(
-            "commits {from}..{to}: median {:?}, longest {:?}",
-            part[part.len() / 2],
-            part[part.len() - 1]
-        );
-    }
-    std::thread::sleep(Duration::from_secs(2));
     println!("{}", lake.folder.keep().display());
+}
+
+/// Prints what a commit costs at low and at high versions, with checkpoints and without.
+#[test]
+#[ignore = "a measurement"]
+fn speed_of_commits() {
+    for checkpoint_interval in [10, u64::MAX / 2] {
+        let lake = Fixture::with_interval(tempfile::tempdir().unwrap(), checkpoint_interval);
+        let (writer, _) = lake.create(99, &ids());
+        let mut times = Vec::new();
+        for commit in 1..=2_100 {
+            lake.write(&writer, rows(&ids(), commit * 1000, 100));
+            let start = Instant::now();
+            lake.commit(&writer, u64::try_from(commit * 1000 + 999).unwrap());
+            times.push(start.elapsed());
+        }
+        for (from, to) in [(5, 25), (90, 110), (990, 1010), (1980, 2020)] {
+            let mut part = times[from..to].to_vec();
+            part.sort_unstable();
+            println!(
+                "interval {checkpoint_interval}, commits {from}..{to}: median {:?}, longest {:?}",
+                part[part.len() / 2],
+                part[part.len() - 1]
+            );
+        }
+    }
+}
+
+/// Prints how fast rows become files.
+#[test]
+#[ignore = "a measurement"]
+fn speed_of_encoding() {
+    let lake = Fixture::new();
+    let fields = [
+        ("id", DeltaType::Long),
+        ("customer", DeltaType::Integer),
+        ("state", DeltaType::String),
+        (
+            "amount",
+            DeltaType::Decimal {
+                precision: 12,
+                scale: 2,
+            },
+        ),
+        ("created", DeltaType::Timestamp),
+        ("day", DeltaType::Date),
+        ("note", DeltaType::String),
+        ("paid", DeltaType::Boolean),
+        ("weight", DeltaType::Double),
+        ("kind", DeltaType::Short),
+        ("place", DeltaType::String),
+    ];
+    let schema = schema(&fields);
+    let (writer, _) = lake.create(1, &schema);
+    let batches: Vec<RecordBatch> = (0..100)
+        .map(|n| rows(&schema, (n + 1) * 100_000, 10_000))
+        .collect();
+    let bytes: usize = batches.iter().map(RecordBatch::get_array_memory_size).sum();
+    let start = Instant::now();
+    for batch in batches {
+        lake.write(&writer, batch);
+    }
+    lake.commit(&writer, 20_000_000);
+    println!(
+        "1 M rows, {} MB of Arrow data: {:?}",
+        bytes >> 20,
+        start.elapsed()
+    );
 }
