@@ -1,7 +1,6 @@
 -- What the extension brings: a change here is a change of the fixed interface.
 CREATE EXTENSION wal2delta;
-SELECT extname, nspname, extrelocatable
-FROM pg_extension JOIN pg_namespace n ON n.oid = extnamespace WHERE extname = 'wal2delta';
+SELECT extname, extrelocatable FROM pg_extension WHERE extname = 'wal2delta';
 
 SELECT p.oid::regprocedure AS function, pg_get_function_result(p.oid) AS result,
        pg_get_function_arguments(p.oid) AS arguments

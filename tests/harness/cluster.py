@@ -108,6 +108,7 @@ class Clusters:
         own(self.root)
         self.template = self.root / "template"
         self.live = []
+        self._failed = []
         self._made = 0
 
     def make(self, settings=None, start=True, extension=True):
@@ -117,11 +118,20 @@ class Clusters:
         cluster = Cluster(self.root / f"c{self._made}", settings or {})
         cluster.lay(self.template)
         self.live.append(cluster)
-        if start:
-            cluster.start()
-            if extension:
-                cluster.sql("CREATE EXTENSION wal2delta")
+        try:
+            if start:
+                cluster.start()
+                if extension:
+                    cluster.sql("CREATE EXTENSION wal2delta")
+        except BaseException:
+            # Kept a while, so that the test's report can show its log.
+            self._failed.append(cluster)
+            raise
         return cluster
+
+    def discard_failed(self):
+        while self._failed:
+            self.discard(self._failed.pop())
 
     def discard(self, cluster):
         cluster.end()
