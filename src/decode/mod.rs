@@ -5,11 +5,13 @@
 //! The order of calls follows Postgres' own loops (walsender.c `XLogSendLogical`, logicalfuncs.c
 //! `pg_logical_slot_get_changes_guts`).
 
+mod peek;
 mod plugin;
 mod raw;
 mod slot;
 mod stream;
 
+pub use peek::existing_tables;
 pub use plugin::{Change, Relation, Sink, Transaction};
 pub use slot::{PLUGIN, Slot, allow_plugin_for_this_process, slot_name};
 pub use stream::{Decoder, flush_position, insert_position, lsn_text};

@@ -93,25 +93,25 @@ impl Relation {
         // SAFETY: as in `class`.
         unsafe { (*self.0).rd_att }
     }
+}
 
-    /// Id of the (sub)transaction that created the table, by the historic catalog: the row of a
-    /// system column is never changed after that. `None` if the catalog has no such row.
-    pub fn creating_xid(&self) -> Option<u32> {
-        // SAFETY: called within a callback, where the historic snapshot allows catalog access;
-        // the tuple is released before returning. The attribute number is the key's int2.
-        unsafe {
-            let tuple = pg_sys::SearchSysCache2(
-                pg_sys::SysCacheIdentifier::ATTNUM as i32,
-                pg_sys::Datum::from(self.oid()),
-                pg_sys::Datum::from(pg_sys::TableOidAttributeNumber as i16),
-            );
-            if tuple.is_null() {
-                return None;
-            }
-            let xid = (*(*tuple).t_data).t_choice.t_heap.t_xmin;
-            pg_sys::ReleaseSysCache(tuple);
-            Some(xid.into_inner())
+/// Id of the (sub)transaction that created a relation, by the historic catalog: the row of a
+/// system column is never changed after that. `None` if the catalog has no such row.
+pub(super) fn creating_xid(relation: u32) -> Option<u32> {
+    // SAFETY: called within a callback, where the historic snapshot allows catalog access; the
+    // tuple is released before returning. The attribute number is the key's int2.
+    unsafe {
+        let tuple = pg_sys::SearchSysCache2(
+            pg_sys::SysCacheIdentifier::ATTNUM as i32,
+            pg_sys::Datum::from(relation),
+            pg_sys::Datum::from(pg_sys::TableOidAttributeNumber as i16),
+        );
+        if tuple.is_null() {
+            return None;
         }
+        let xid = (*(*tuple).t_data).t_choice.t_heap.t_xmin;
+        pg_sys::ReleaseSysCache(tuple);
+        Some(xid.into_inner())
     }
 }
 

@@ -124,6 +124,13 @@ impl Decoder {
         true
     }
 
+    /// The same, back where the slot stands.
+    pub fn again(self) -> Decoder {
+        // SAFETY: the context is not used after this; the slot stays acquired.
+        unsafe { pg_sys::FreeDecodingContext(self.ctx) };
+        Decoder::new(self.slot)
+    }
+
     /// Ends decoding and drops the slot.
     pub fn drop_slot(self) {
         // SAFETY: the context is not used after this; freeing it releases the reader's file.

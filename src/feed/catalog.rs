@@ -7,10 +7,10 @@
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 use pgrx::spi::{SpiHeapTupleData, SpiResult};
+use std::collections::HashSet;
 use std::time::Duration;
 
 use super::options::Options;
-use super::visibility::Visibility;
 use crate::process;
 
 /// A row of `wal2delta.feeds`.
@@ -43,8 +43,6 @@ pub struct CatalogTable {
     pub permanent: bool,
     /// Whether it has REPLICA IDENTITY FULL.
     pub identity_full: bool,
-    /// (Sub)transaction that created it.
-    pub creating_xid: u32,
 }
 
 /// What a look found.
@@ -55,8 +53,6 @@ pub struct Look {
     pub feeds: Vec<FeedRow>,
     /// Relations of their schemas; partitions are left out, they belong to their root.
     pub tables: Vec<CatalogTable>,
-    /// What the look could see.
-    pub seen: Visibility,
 }
 
 impl Look {
@@ -66,7 +62,6 @@ impl Look {
             feeds_relation: 0,
             feeds: Vec::new(),
             tables: Vec::new(),
-            seen: Visibility::nothing(),
         }
     }
 }
@@ -126,9 +121,8 @@ fn read(system: u64, database: u32) -> SpiResult<Option<Look>> {
         let mut tables = Vec::new();
         let rows = client.select(
             "SELECT c.oid, c.relnamespace, c.relname::text, c.relkind::text, \
-                    c.relpersistence = 'p', c.relreplident = 'f', a.xmin::text::bigint \
-             FROM pg_catalog.pg_class c JOIN pg_catalog.pg_attribute a \
-               ON a.attrelid = c.oid AND a.attnum = -6 \
+                    c.relpersistence = 'p', c.relreplident = 'f' \
+             FROM pg_catalog.pg_class c \
              WHERE c.relnamespace = ANY ($1::bigint[]::oid[]) AND NOT c.relispartition \
                AND c.relkind IN ('r', 'p', 'f', 'm') ORDER BY c.oid",
             None,
@@ -137,15 +131,7 @@ fn read(system: u64, database: u32) -> SpiResult<Option<Look>> {
         for row in rows {
             tables.push(catalog_table(&row)?);
         }
-        let seen = client
-            .select("SELECT pg_catalog.pg_current_snapshot()::text", None, &[])?
-            .first()
-            .get_one::<String>()?
-            .and_then(|text| Visibility::parse(&text));
-        let Some(seen) = seen else {
-            error!("could not read the current snapshot");
-        };
-        Ok(Some(Look { feeds_relation: feeds_relation.to_u32(), feeds, tables, seen }))
+        Ok(Some(Look { feeds_relation: feeds_relation.to_u32(), feeds, tables }))
     })
 }
 
@@ -171,8 +157,22 @@ fn catalog_table(row: &SpiHeapTupleData) -> SpiResult<CatalogTable> {
         kind: row.get::<String>(4)?.and_then(|kind| kind.chars().next()).unwrap_or('r'),
         permanent: row.get::<bool>(5)?.unwrap_or_default(),
         identity_full: row.get::<bool>(6)?.unwrap_or_default(),
-        creating_xid: row.get::<i64>(7)?.unwrap_or_default() as u32,
     })
+}
+
+/// OIDs of all ordinary tables of the database.
+pub fn all_tables() -> HashSet<u32> {
+    let result: SpiResult<HashSet<u32>> = with_catalog(|| {
+        Spi::connect(|client| {
+            let rows = client.select(
+                "SELECT c.oid FROM pg_catalog.pg_class c WHERE c.relkind = 'r'",
+                None,
+                &[],
+            )?;
+            rows.map(|row| Ok(row.get::<pg_sys::Oid>(1)?.map_or(0, pg_sys::Oid::to_u32))).collect()
+        })
+    });
+    result.unwrap_or_else(|error| error!("could not read the tables of this database: {error}"))
 }
 
 /// Begins a new life of every feed: its slot is gone, so what happened since is unknown and each

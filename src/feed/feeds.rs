@@ -10,7 +10,6 @@ use super::snapshots::Lanes;
 use super::table::{
     Failure, History, InFlight, Phase, Reason, Remedy, Snapshot, State, Stream, Table,
 };
-use super::visibility::Visibility;
 use crate::columns::{self, ColumnError};
 use crate::decode::lsn_text;
 use crate::lake::{
@@ -27,8 +26,6 @@ pub struct Feed {
     pub destination: Destination,
     /// What was there when the worker began with it, by table.
     pub found: HashMap<u32, Found>,
-    /// What the first look at the schema saw; a table created later is whole in the WAL.
-    pub first_look: Visibility,
     /// Its destination could not be read: the error, and when to try again.
     pub failed: Option<(LakeError, Instant)>,
 }
@@ -51,8 +48,9 @@ pub struct Feeds {
     pub look_wanted: bool,
     /// Decoded commits that other sessions may not see yet.
     pub unseen: VecDeque<u32>,
-    /// Relations that had changes while they were in no fed schema.
-    pub strays: HashSet<u32>,
+    /// Tables that may have rows which are not in the WAL that is decoded: those that were there
+    /// before it, and those that had changes while they were in no fed schema.
+    pub not_whole: HashSet<u32>,
     /// Everything before this LSN is decoded.
     pub position: u64,
     /// Where decoding stood at the last look.
@@ -72,8 +70,14 @@ pub struct Feeds {
 }
 
 impl Feeds {
-    /// No feeds yet; decoding stands at `position`.
-    pub fn new(system: u64, database: u32, lake: Lake, position: u64) -> Feeds {
+    /// No feeds yet; decoding stands at `position`, where the tables `existing` were there.
+    pub fn new(
+        system: u64,
+        database: u32,
+        lake: Lake,
+        position: u64,
+        existing: HashSet<u32>,
+    ) -> Feeds {
         Feeds {
             system,
             database,
@@ -83,7 +87,7 @@ impl Feeds {
             feeds_relation: 0,
             look_wanted: true,
             unseen: VecDeque::new(),
-            strays: HashSet::new(),
+            not_whole: existing,
             position,
             looked_at: 0,
             building: 0,
@@ -123,7 +127,7 @@ impl Feeds {
         self.stop_missing(&look.feeds);
         for row in look.feeds {
             if !self.feeds.contains_key(&row.namespace) {
-                self.begin(row, look.seen.clone());
+                self.begin(row);
             }
         }
         let present: HashSet<u32> = look.tables.iter().map(|table| table.oid).collect();
@@ -168,7 +172,7 @@ impl Feeds {
     }
 
     /// Begins a feed: reads what its destination has, waiting for the answer.
-    fn begin(&mut self, row: FeedRow, seen: Visibility) {
+    fn begin(&mut self, row: FeedRow) {
         let namespace = row.namespace;
         // An earlier feed of the schema may still be writing its last commits.
         while self.leaving.iter().any(|table| table.namespace == namespace) {
@@ -180,7 +184,7 @@ impl Feeds {
         let parsed = Destination::parse(&row.destination);
         let (destination, result) = match parsed {
             Ok(destination) => {
-                let result = self.survey_now(&destination, row.generation);
+                let result = self.survey_now(&destination);
                 (destination, result)
             }
             Err(error) => {
@@ -192,7 +196,6 @@ impl Feeds {
             row,
             destination,
             found: HashMap::new(),
-            first_look: seen,
             failed: None,
         };
         match result {
@@ -208,13 +211,9 @@ impl Feeds {
     }
 
     /// Reads a destination and waits for the answer; other answers are handled meanwhile.
-    fn survey_now(
-        &mut self,
-        destination: &Destination,
-        generation: u64,
-    ) -> Result<Vec<Found>, LakeError> {
+    fn survey_now(&mut self, destination: &Destination) -> Result<Vec<Found>, LakeError> {
         let request = self.ticket();
-        self.lake.survey(request, destination, self.system, self.database, generation);
+        self.lake.survey(request, destination, self.system, self.database);
         loop {
             while let Some(event) = self.lake.try_event() {
                 match event {
@@ -232,13 +231,12 @@ impl Feeds {
     fn apply_table(&mut self, found: CatalogTable) {
         let Some(feed) = self.feeds.get(&found.namespace) else { return };
         let reason = reason(&found, feed);
-        let whole = !feed.first_look.sees(found.creating_xid) && !self.strays.contains(&found.oid);
         let failed = feed.failed.as_ref().map(|(error, at)| (error.to_string(), *at));
         let known = self.tables.contains_key(&found.oid);
         let state = match (known, reason, failed) {
             (true, reason, _) => return self.apply_known(found, reason),
-            // A table that is not FULL may become it in the WAL that is still to be decoded.
-            (false, Some(Reason::NotFull), None) if whole => {
+            // It may become FULL in the WAL that is still to be decoded.
+            (false, Some(Reason::NotFull), None) if self.whole(found.oid, feed) => {
                 State::Streaming(Box::new(Stream::new(None, 0)))
             }
             (false, Some(reason), _) => State::Skipped(reason),
@@ -251,12 +249,10 @@ impl Feeds {
                 needs_person: false,
                 retry_at,
             }),
-            (false, None, None) if whole => State::Streaming(Box::new(Stream::new(None, 0))),
-            (false, None, None) => self.resume(&found),
+            (false, None, None) => self.resume(found.oid, feed),
         };
         let mut table = Table::new(found.oid, found.namespace, found.name, state);
         table.shown.identity_full = found.identity_full;
-        self.strays.remove(&found.oid);
         self.tables.insert(found.oid, table);
     }
 
@@ -287,13 +283,18 @@ impl Feeds {
         }
     }
 
-    /// The state of a table that was there before the worker began: go on where its history ends,
-    /// or copy it.
-    fn resume(&self, found: &CatalogTable) -> State {
-        let Some(feed) = self.feeds.get(&found.namespace) else {
-            return Table::queued(None, self.position, false);
-        };
-        let Some(history_found) = feed.found.get(&found.oid) else {
+    /// Whether every change of a table is in the WAL that is decoded.
+    fn whole(&self, table: u32, feed: &Feed) -> bool {
+        !feed.found.contains_key(&table) && !self.not_whole.contains(&table)
+    }
+
+    /// The state in which a table takes part: it goes on where its history ends, it is whole in the
+    /// WAL, or it is copied.
+    pub fn resume(&self, table: u32, feed: &Feed) -> State {
+        if self.whole(table, feed) {
+            return State::Streaming(Box::new(Stream::new(None, 0)));
+        }
+        let Some(history_found) = feed.found.get(&table) else {
             return Table::queued(None, self.position, false);
         };
         let history = match history(history_found) {
@@ -442,8 +443,7 @@ impl Feeds {
             }
             let request = self.ticket();
             if let Some(feed) = self.feeds.get(&namespace) {
-                let generation = feed.row.generation;
-                self.lake.survey(request, &feed.destination, self.system, self.database, generation);
+                self.lake.survey(request, &feed.destination, self.system, self.database);
                 self.surveys.insert(request, namespace);
             }
         }

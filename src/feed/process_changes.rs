@@ -85,30 +85,26 @@ impl Sink for Feeds {
 }
 
 impl Feeds {
-    /// Takes in a relation that no look has found yet. If it was created after the first look at
-    /// its schema, all of its changes are in the WAL that is decoded from here on, and it needs no
-    /// copy. Any other is left to the next look.
+    /// Takes in a relation that no look has found yet, if all of its changes are in the WAL that is
+    /// decoded, or its history tells where to go on. Any other is left to the next look.
     fn adopt(&mut self, relation: &Relation) -> bool {
         if !relation.is_plain_table() {
             return false;
         }
         let oid = relation.oid();
         let Some(feed) = self.feeds.get(&relation.namespace()) else {
-            self.strays.insert(oid);
+            self.not_whole.insert(oid);
             return false;
         };
-        let new = relation.creating_xid().is_some_and(|xid| !feed.first_look.sees(xid));
         let name = relation.name();
-        if !new
-            || relation.rewritten()
-            || self.strays.contains(&oid)
-            || feed.failed.is_some()
-            || feed.row.options.exclude.contains(&name)
-        {
-            self.strays.insert(oid);
+        let state = self.resume(oid, feed);
+        let taken = matches!(&state, State::Streaming(stream)
+            // Storage that was replaced may have had rows which WAL does not show.
+            if stream.history.is_some() || !relation.rewritten());
+        if !taken || feed.failed.is_some() || feed.row.options.exclude.contains(&name) {
+            self.not_whole.insert(oid);
             return false;
         }
-        let state = State::Streaming(Box::new(Stream::new(None, 0)));
         self.tables.insert(oid, Table::new(oid, relation.namespace(), name, state));
         true
     }

@@ -9,11 +9,6 @@ pub struct Visibility {
 }
 
 impl Visibility {
-    /// A snapshot that sees nothing.
-    pub fn nothing() -> Visibility {
-        Visibility { xmin: 0, xmax: 0, running: Vec::new() }
-    }
-
     /// Reads the text form `xmin:xmax:running,…` (type `pg_snapshot`).
     pub fn parse(text: &str) -> Option<Visibility> {
         let mut parts = text.split(':');

@@ -2,6 +2,7 @@
 
 use pgrx::pg_sys;
 use pgrx::prelude::*;
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use super::buffer;
@@ -9,7 +10,9 @@ use super::catalog::{self, Look};
 use super::feeds::Feeds;
 use super::publish::Published;
 use crate::columns;
-use crate::decode::{Decoder, Slot, allow_plugin_for_this_process, flush_position};
+use crate::decode::{
+    Decoder, Slot, allow_plugin_for_this_process, existing_tables, flush_position,
+};
 use crate::lake::{Lake, LakeConfig};
 use crate::process;
 use crate::settings;
@@ -154,7 +157,7 @@ fn run(database: u32) {
         }
         Slot::create(database)
     };
-    let decoder = Decoder::new(slot);
+    let (decoder, existing) = standing_point(Decoder::new(slot));
     let lake = Lake::start(
         LakeConfig {
             max_memory: settings::max_memory(),
@@ -164,7 +167,7 @@ fn run(database: u32) {
         process::waker(),
     )
     .unwrap_or_else(|error| error!("could not start the writer threads: {error}"));
-    let feeds = Feeds::new(system, database, lake, decoder.position());
+    let feeds = Feeds::new(system, database, lake, decoder.position(), existing);
     if let Some(entry) = shared::lock().database(database) {
         entry.error.set("");
         entry.ready = true;
@@ -182,6 +185,24 @@ fn run(database: u32) {
         End::Redecode => log!("wal2delta: decoding again from the slot for tables that had failed"),
     }
     worker.feeds.lake.shutdown();
+}
+
+/// The decoder, and the tables that were there where it stands.
+fn standing_point(mut decoder: Decoder) -> (Decoder, HashSet<u32>) {
+    loop {
+        let (back, existing) = existing_tables(decoder);
+        decoder = back;
+        if let Some(existing) = existing {
+            return (decoder, existing);
+        }
+        // Nothing was committed since, so they are the tables of now, unless something is
+        // committed while they are read.
+        let before = flush_position();
+        let now = catalog::all_tables();
+        if flush_position() == before {
+            return (decoder, now);
+        }
+    }
 }
 
 /// Gives the database's place up if nothing wants a worker; false if a session waits for one.
