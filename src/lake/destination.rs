@@ -300,7 +300,7 @@ pub(crate) fn numbered_folder_name(table: &str, number: u32) -> String {
 }
 
 /// FNV-1a, 64 bits: the same in every version, as folder names must be.
-fn fnv1a(bytes: &[u8]) -> u64 {
+pub(crate) fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
     })

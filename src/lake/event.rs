@@ -34,6 +34,8 @@ pub struct DataFile {
     pub modification_time_ms: i64,
     /// The `stats` text of its `add` action.
     pub stats: String,
+    /// Fingerprint of the names and types of its columns inside the file.
+    pub layout: String,
 }
 
 /// An answer, or news.

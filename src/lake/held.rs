@@ -17,11 +17,10 @@ use crate::lake::runtime::Shared;
 use crate::lake::schema::HistorySchema;
 use crate::lake::store::TableStore;
 
-/// A stored file and the schema it was written with.
+/// A stored file and its place among the others.
 #[derive(Debug)]
 struct StoredFile {
     order: usize,
-    schema: HistorySchema,
     file: DataFile,
 }
 
@@ -106,21 +105,11 @@ impl Held {
     /// Stores everything and hands over the files in the order of their rows.
     ///
     /// # Errors
-    /// If a file could not be stored, or was written with another schema than `expected`.
-    pub(crate) async fn take_files(
-        &mut self,
-        expected: Option<&HistorySchema>,
-    ) -> Result<Vec<DataFile>, LakeError> {
+    /// If a file could not be stored.
+    pub(crate) async fn take_files(&mut self) -> Result<Vec<DataFile>, LakeError> {
         self.spill();
         while let Some(done) = self.jobs.join_next().await {
             self.stored.push(finished(done)?);
-        }
-        if let Some(expected) = expected
-            && self.stored.iter().any(|stored| stored.schema != *expected)
-        {
-            return Err(LakeError::internal(
-                "rows were written with another schema than the one to be committed",
-            ));
         }
         self.stored.sort_unstable_by_key(|stored| stored.order);
         Ok(self.stored.drain(..).map(|stored| stored.file).collect())
@@ -165,7 +154,8 @@ async fn store_file(
         .acquire()
         .await
         .map_err(|error| LakeError::internal(error.to_string()))?;
-    let (encoded, schema) = tokio::task::spawn_blocking(move || (encode(&schema, batches), schema))
+    let layout = schema.layout();
+    let encoded = tokio::task::spawn_blocking(move || encode(&schema, batches))
         .await
         .map_err(|error| LakeError::internal(format!("encoding a data file failed: {error}")))?;
     drop(permit);
@@ -183,10 +173,7 @@ async fn store_file(
         rows: encoded.rows,
         modification_time_ms: now_ms(),
         stats: encoded.stats,
+        layout,
     };
-    Ok(StoredFile {
-        order,
-        schema,
-        file,
-    })
+    Ok(StoredFile { order, file })
 }

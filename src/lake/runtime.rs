@@ -129,20 +129,13 @@ impl Lake {
     }
 
     /// Looks for the history tables of a database and how far they have come. Answers `Event::Surveyed`.
-    pub fn survey(
-        &self,
-        request: u64,
-        destination: &Destination,
-        system: u64,
-        database: u32,
-    ) {
+    pub fn survey(&self, request: u64, destination: &Destination, system: u64, database: u32) {
         let (shared, destination) = (Arc::clone(&self.shared), destination.clone());
         self.spawn(async move {
             let inner = Arc::clone(&shared);
             // A task of its own, so that a panic becomes an answer too.
-            let task = tokio::spawn(async move {
-                survey(&inner, &destination, system, database).await
-            });
+            let task =
+                tokio::spawn(async move { survey(&inner, &destination, system, database).await });
             let result = task.await.unwrap_or_else(|error| {
                 Err(LakeError::internal(format!("a survey failed: {error}")))
             });

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use arrow::datatypes::{Field as ArrowField, Schema as ArrowSchema, SchemaRef};
 use parquet::arrow::PARQUET_FIELD_ID_META_KEY;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 
+use crate::lake::destination::fnv1a;
 use crate::lake::error::LakeError;
+use crate::lake::mapping::Mapping;
 use crate::lake::types::DeltaType;
 
 /// `insert`, `delete`, `update_preimage` or `update_postimage`.
@@ -38,9 +39,6 @@ pub const SKIPPING_SYSTEM_COLUMNS: [&str; 3] = [LSN, TIMESTAMP, SORT_BY];
 
 /// Delta keeps statistics for 32 columns by default; three of them are for system columns.
 const SKIPPING_SOURCE_COLUMNS: usize = 29;
-
-const MAPPING_ID: &str = "delta.columnMapping.id";
-const MAPPING_PHYSICAL_NAME: &str = "delta.columnMapping.physicalName";
 
 /// A column of the source table.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -111,53 +109,13 @@ impl From<SchemaError> for LakeError {
     }
 }
 
-/// Where a mapped column is found in Parquet files (protocol section "Column Mapping").
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct MappedColumn {
-    id: u32,
-    physical: String,
-}
-
-/// Column mapping in mode `name`, for all columns in schema order.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Mapping {
-    columns: Vec<MappedColumn>,
-    /// Never goes down, so that an id is never given twice.
-    max_id: u32,
-}
-
-impl Mapping {
-    /// Columns of `known` that keep their name keep their id and physical name; others get the
-    /// next ids. So two processes that start from the same table come to the same names.
-    fn assign<'a>(
-        names: impl Iterator<Item = &'a str>,
-        known: &HashMap<&str, &MappedColumn>,
-        max_id: u32,
-    ) -> Mapping {
-        let mut max_id = max_id;
-        let columns = names
-            .map(|name| match known.get(name) {
-                Some(column) => (*column).clone(),
-                None => {
-                    max_id += 1;
-                    MappedColumn {
-                        id: max_id,
-                        physical: format!("col-{max_id}"),
-                    }
-                }
-            })
-            .collect();
-        Mapping { columns, max_id }
-    }
-}
-
 /// The schema of a history table. Two are equal if their columns are: the column mapping, which
 /// only says where the values lie in files, is not compared.
 #[derive(Debug, Clone)]
 pub struct HistorySchema {
     source: Vec<Field>,
     arrow: SchemaRef,
-    mapping: Option<Mapping>,
+    pub(crate) mapping: Option<Mapping>,
 }
 
 impl PartialEq for HistorySchema {
@@ -182,7 +140,7 @@ impl HistorySchema {
         Ok(schema)
     }
 
-    fn without_mapping(source: Vec<Field>) -> Self {
+    pub(crate) fn without_mapping(source: Vec<Field>) -> Self {
         let system = SYSTEM_COLUMNS
             .iter()
             .map(|(name, data_type)| ArrowField::new(*name, data_type.arrow(), false));
@@ -318,6 +276,16 @@ impl HistorySchema {
         Arc::new(ArrowSchema::new(fields))
     }
 
+    /// Names where the values lie in Parquet files. Two processes that write files for one commit
+    /// must agree on it: a column under another name would read as null.
+    pub(crate) fn layout(&self) -> String {
+        let columns = self.physical_names().into_iter().zip(self.columns());
+        let text: String = columns
+            .map(|(physical, (_, data_type, _))| format!("{physical}\0{data_type}\0"))
+            .collect();
+        format!("{:016x}", fnv1a(text.as_bytes()))
+    }
+
     /// Indexes of the columns that get statistics: the first 29 source columns that can have
     /// bounds, and the system columns that readers filter by.
     pub(crate) fn skipping_columns(&self) -> Vec<usize> {
@@ -351,64 +319,6 @@ impl HistorySchema {
         listed.join(",")
     }
 
-    /// Delta's `schemaString` (protocol section "Schema Serialization Format").
-    pub fn to_delta_json(&self) -> String {
-        let fields: Vec<Value> = self
-            .columns()
-            .enumerate()
-            .map(|(index, (name, data_type, nullable))| {
-                let metadata = match &self.mapping {
-                    Some(mapping) => json!({
-                        MAPPING_ID: mapping.columns[index].id,
-                        MAPPING_PHYSICAL_NAME: mapping.columns[index].physical,
-                    }),
-                    None => json!({}),
-                };
-                json!({"name": name, "type": data_type.to_string(), "nullable": nullable, "metadata": metadata})
-            })
-            .collect();
-        json!({"type": "struct", "fields": fields}).to_string()
-    }
-
-    /// Reads Delta's `schemaString` of a history table, with the mapping if it has one.
-    ///
-    /// # Errors
-    /// [`SchemaError::NotHistory`] if the JSON, a type, the mapping or the system columns are not
-    /// as wal2delta writes them.
-    pub fn from_delta_json(schema: &str) -> Result<Self, SchemaError> {
-        let parsed: DeltaStruct = serde_json::from_str(schema)
-            .map_err(|error| SchemaError::NotHistory(error.to_string()))?;
-        let mapped: Vec<MappedColumn> = parsed
-            .fields
-            .iter()
-            .filter_map(DeltaField::mapped)
-            .collect();
-        if !mapped.is_empty() && mapped.len() != parsed.fields.len() {
-            return Err(SchemaError::NotHistory(
-                "only some columns are mapped".to_owned(),
-            ));
-        }
-        let fields = parsed
-            .fields
-            .into_iter()
-            .map(DeltaField::field)
-            .collect::<Result<Vec<_>, _>>()?;
-        let source = split_system_columns(fields)?;
-        check_names(&source)?;
-        let mut schema = Self::without_mapping(source);
-        if let Some(max_id) = mapped.iter().map(|column| column.id).max() {
-            schema.mapping = Some(Mapping {
-                columns: mapped,
-                max_id,
-            });
-        } else if schema.needs_column_mapping() {
-            return Err(SchemaError::NotHistory(
-                "a name needs column mapping, but there is none".to_owned(),
-            ));
-        }
-        Ok(schema)
-    }
-
     /// Takes over the table's `delta.columnMapping.maxColumnId`, which can be larger than any id
     /// still in use.
     pub(crate) fn with_max_column_id(mut self, max_id: u32) -> Self {
@@ -419,52 +329,8 @@ impl HistorySchema {
     }
 }
 
-#[derive(Deserialize)]
-struct DeltaStruct {
-    fields: Vec<DeltaField>,
-}
-
-#[derive(Deserialize)]
-struct DeltaField {
-    name: String,
-    r#type: Value,
-    nullable: bool,
-    #[serde(default)]
-    metadata: HashMap<String, Value>,
-}
-
-impl DeltaField {
-    fn mapped(&self) -> Option<MappedColumn> {
-        let id = u32::try_from(self.metadata.get(MAPPING_ID)?.as_u64()?).ok()?;
-        let physical = self
-            .metadata
-            .get(MAPPING_PHYSICAL_NAME)?
-            .as_str()?
-            .to_owned();
-        Some(MappedColumn { id, physical })
-    }
-
-    fn field(self) -> Result<Field, SchemaError> {
-        let data_type = self
-            .r#type
-            .as_str()
-            .and_then(DeltaType::from_delta_name)
-            .ok_or_else(|| {
-                SchemaError::NotHistory(format!(
-                    "column \"{}\" has type {}",
-                    self.name, self.r#type
-                ))
-            })?;
-        Ok(Field {
-            name: self.name,
-            data_type,
-            nullable: self.nullable,
-        })
-    }
-}
-
 /// Takes the system columns off the end of `fields`.
-fn split_system_columns(mut fields: Vec<Field>) -> Result<Vec<Field>, SchemaError> {
+pub(crate) fn split_system_columns(mut fields: Vec<Field>) -> Result<Vec<Field>, SchemaError> {
     let system: Vec<Field> = SYSTEM_COLUMNS
         .iter()
         .map(|(name, data_type)| Field {
@@ -484,7 +350,7 @@ fn split_system_columns(mut fields: Vec<Field>) -> Result<Vec<Field>, SchemaErro
     Ok(fields)
 }
 
-fn check_names(source: &[Field]) -> Result<(), SchemaError> {
+pub(crate) fn check_names(source: &[Field]) -> Result<(), SchemaError> {
     let mut seen: HashMap<String, &str> = HashMap::new();
     for field in source {
         let folded = field.name.to_lowercase();

@@ -51,6 +51,7 @@ fn a_mapped_schema_keeps_ids_and_physical_names() {
     assert_eq!(physical[..3], ["col-2", "col-21", "col-1"]);
     assert_eq!(physical[3..], read.physical_names()[3..]);
     assert_eq!(next.max_column_id(), Some(21));
+    assert_ne!(next.layout(), schema(&["x,y", "new", "a b"]).layout());
     // Once mapped, a table stays mapped: readers of older versions need the names.
     assert!(schema(&["plain"]).adopt(&next).is_mapped());
     assert!(!schema(&["plain"]).adopt(&schema(&["other"])).is_mapped());

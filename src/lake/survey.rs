@@ -44,13 +44,12 @@ async fn look(
     folder: String,
 ) -> Result<Option<Found>, LakeError> {
     let store = shared.table_store(destination, &folder).await?;
-    let (source, version, schema, progress) =
-        match open_table(&store, &shared.kernels).await {
-            Ok(table) => (table.source, table.version, table.schema, table.progress),
-            Err(error) if error.kind() == ErrorKind::Transient => return Err(error),
-            // Damaged, but perhaps one of ours: it must be shown, and its name not be taken.
-            Err(error) => (first_source(&store).await?, 0, Err(error), None),
-        };
+    let (source, version, schema, progress) = match open_table(&store, &shared.kernels).await {
+        Ok(table) => (table.source, table.version, table.schema, table.progress),
+        Err(error) if error.kind() == ErrorKind::Transient => return Err(error),
+        // Damaged, but perhaps one of ours: it must be shown, and its name not be taken.
+        Err(error) => (first_source(&store).await?, 0, Err(error), None),
+    };
     Ok(source.map(|source| Found {
         folder,
         source,

@@ -155,7 +155,7 @@ impl TableTask {
             Message::Write(batch) => open.held.add(batch, &open.schema)?,
             Message::Spill => open.held.spill(),
             Message::Stage { ticket } => {
-                let files = open.held.take_files(None).await?;
+                let files = open.held.take_files().await?;
                 let rows = files.iter().map(|file| file.rows).sum();
                 self.shared.send(Event::Staged {
                     table,
@@ -217,7 +217,8 @@ impl TableTask {
         let Some(open) = &mut self.open else {
             return Err(not_open());
         };
-        let files = open.held.take_files(Some(&open.schema)).await?;
+        let files = open.held.take_files().await?;
+        check_layout(&files, &open.schema)?;
         if files.is_empty() {
             return Ok((None, 0));
         }
@@ -263,7 +264,8 @@ impl TableTask {
         };
         let schema = replace.schema.adopt(&open.schema);
         let mut files = replace.files;
-        files.extend(open.held.take_files(Some(&schema)).await?);
+        files.extend(open.held.take_files().await?);
+        check_layout(&files, &schema)?;
         let rows = files.iter().map(|file| file.rows).sum();
 
         let mut next = open.table.clone();
@@ -333,11 +335,24 @@ impl TableTask {
 /// Names the generation that writes; a change goes into the log with its first commit.
 fn begin_generation(metadata: &mut Metadata, generation: u64) {
     let property = GENERATION_PROPERTY.to_owned();
-    metadata.configuration.insert(property, generation.to_string());
+    metadata
+        .configuration
+        .insert(property, generation.to_string());
 }
 
 fn not_open() -> LakeError {
     LakeError::internal("the history table is not open")
+}
+
+/// Files with columns under other names than the table's would read as null.
+fn check_layout(files: &[DataFile], schema: &HistorySchema) -> Result<(), LakeError> {
+    let layout = schema.layout();
+    if files.iter().any(|file| file.layout != layout) {
+        return Err(LakeError::internal(
+            "rows were written with another schema than the one to be committed",
+        ));
+    }
+    Ok(())
 }
 
 /// The two application transactions of a commit: LSN and `_sort_by`.

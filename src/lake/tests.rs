@@ -152,8 +152,7 @@ impl Fixture {
     }
 
     fn survey(&self) -> Vec<Found> {
-        self.lake
-            .survey(9, &self.destination(), SYSTEM, DATABASE);
+        self.lake.survey(9, &self.destination(), SYSTEM, DATABASE);
         match self.event() {
             Event::Surveyed { request: 9, result } => result.unwrap(),
             other => panic!("{other:?}"),
