@@ -218,7 +218,11 @@ impl TableTask {
             return Err(not_open());
         };
         let files = open.held.take_files().await?;
-        check_layout(&files, &open.schema)?;
+        if let Err(error) = check_layout(&files, &open.schema) {
+            self.orphans
+                .extend(files.into_iter().map(|file| Path::from(file.path)));
+            return Err(error);
+        }
         if files.is_empty() {
             return Ok((None, 0));
         }
