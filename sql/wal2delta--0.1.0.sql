@@ -29,6 +29,8 @@ CREATE TABLE wal2delta.feeds (
     database_oid oid NOT NULL,
     started_at timestamptz NOT NULL
 );
+-- The feed worker takes a feed up, and lets it go, where the WAL has the row come and go.
+ALTER TABLE wal2delta.feeds REPLICA IDENTITY FULL;
 COMMENT ON TABLE wal2delta.feeds IS 'feeds of this database; use wal2delta.start and wal2delta.stop';
 
 -- Schemas whose new tables are given REPLICA IDENTITY FULL.

@@ -457,6 +457,11 @@ fn check_slot(database: u32) {
             SLOT_HINT,
         );
     }
+    check_has_not_written();
+}
+
+/// A slot cannot be created while this transaction, which waits for it, has written.
+fn check_has_not_written() {
     // SAFETY: asks for the transaction's id without assigning one.
     if unsafe { pg_sys::GetTopTransactionIdIfAny() } != pg_sys::InvalidTransactionId {
         report(
@@ -512,6 +517,7 @@ fn wait_for_worker(database: u32) {
         };
         entry.wanted = true;
         entry.starters += 1;
+        entry.starts += 1;
         if !entry.ready {
             entry.error.set("");
         }
@@ -534,6 +540,10 @@ fn wait_for_worker(database: u32) {
                 format!("the feed worker could not start: {error}"),
                 "SELECT * FROM wal2delta.check() tells what is missing; the server log has more.",
             );
+        }
+        // The slot of an earlier feed may have been dropped since it was checked.
+        if !Slot::exists(database) {
+            check_has_not_written();
         }
         process::wait(POLL);
     }

@@ -65,6 +65,8 @@ pub struct Database {
     pub ready: bool,
     /// Transactions that called `start` and have not ended.
     pub starters: u32,
+    /// Calls of `start` so far.
+    pub starts: u64,
     /// Everything committed before this LSN is in Delta.
     pub durable_lsn: u64,
     /// `flush` asks for this LSN.

@@ -12,6 +12,6 @@ mod slot;
 mod stream;
 
 pub use peek::existing_tables;
-pub use plugin::{Change, Relation, Sink, Transaction};
+pub use plugin::{Change, Relation, Sink, Transaction, fixed_attributes};
 pub use slot::{PLUGIN, Slot, allow_plugin_for_this_process, slot_name};
 pub use stream::{Decoder, flush_position, insert_position, lsn_text};

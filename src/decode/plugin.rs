@@ -95,6 +95,29 @@ impl Relation {
     }
 }
 
+/// Attributes of a tuple that are passed by value, by number from 1; `None`: NULL.
+///
+/// For the extension's own table of feeds, whose columns are known.
+pub fn fixed_attributes<const N: usize>(
+    relation: &Relation,
+    tuple: pg_sys::HeapTuple,
+    numbers: [usize; N],
+) -> [Option<u64>; N] {
+    let descriptor = relation.descriptor();
+    // SAFETY: tuple and descriptor belong together and are valid during the callback; the arrays
+    // have room for all attributes.
+    unsafe {
+        let count = (*descriptor).natts as usize;
+        let mut values = vec![pg_sys::Datum::from(0); count];
+        let mut nulls = vec![false; count];
+        pg_sys::heap_deform_tuple(tuple, descriptor, values.as_mut_ptr(), nulls.as_mut_ptr());
+        numbers.map(|number| {
+            let index = number - 1;
+            (index < count && !nulls[index]).then(|| values[index].value() as u64)
+        })
+    }
+}
+
 /// Id of the (sub)transaction that created a relation, by the historic catalog: the row of a
 /// system column is never changed after that. `None` if the catalog has no such row.
 pub(super) fn creating_xid(relation: u32) -> Option<u32> {

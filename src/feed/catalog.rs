@@ -13,6 +13,10 @@ use std::time::Duration;
 use super::options::Options;
 use crate::process;
 
+/// Numbers of the columns of `wal2delta.feeds` that tell one life of a feed from another: schema
+/// and generation.
+pub const FEED_KEY: [usize; 2] = [1, 4];
+
 /// A row of `wal2delta.feeds`.
 #[derive(Clone, Debug)]
 pub struct FeedRow {
@@ -51,6 +55,8 @@ pub struct Look {
     pub feeds_relation: u32,
     /// Feeds of this database.
     pub feeds: Vec<FeedRow>,
+    /// Schemas that feeds were started for and that are gone.
+    pub gone: Vec<u32>,
     /// Relations of their schemas; partitions are left out, they belong to their root.
     pub tables: Vec<CatalogTable>,
 }
@@ -61,6 +67,7 @@ impl Look {
         Look {
             feeds_relation: 0,
             feeds: Vec::new(),
+            gone: Vec::new(),
             tables: Vec::new(),
         }
     }
@@ -108,14 +115,20 @@ fn read(system: u64, database: u32) -> SpiResult<Option<Look>> {
         let mut feeds = Vec::new();
         let rows = client.select(
             "SELECT f.schema_oid, f.destination, f.options, f.generation, f.continues, \
-                    (extract(epoch FROM (f.options->>'flush_interval')::interval) * 1000)::bigint \
-             FROM wal2delta.feeds f JOIN pg_catalog.pg_namespace n ON n.oid = f.schema_oid \
+                    (extract(epoch FROM (f.options->>'flush_interval')::interval) * 1000)::bigint, \
+                    EXISTS (SELECT FROM pg_catalog.pg_namespace n WHERE n.oid = f.schema_oid) \
+             FROM wal2delta.feeds f \
              WHERE f.system_identifier = $1 AND f.database_oid = $2",
             None,
             &[(system as i64).into(), pg_sys::Oid::from(database).into()],
         )?;
+        let mut gone = Vec::new();
         for row in rows {
-            feeds.push(feed_row(&row)?);
+            let feed = feed_row(&row)?;
+            match row.get::<bool>(7)? {
+                Some(true) => feeds.push(feed),
+                _ => gone.push(feed.namespace),
+            }
         }
         let schemas: Vec<i64> = feeds.iter().map(|feed| i64::from(feed.namespace)).collect();
         let mut tables = Vec::new();
@@ -131,7 +144,7 @@ fn read(system: u64, database: u32) -> SpiResult<Option<Look>> {
         for row in rows {
             tables.push(catalog_table(&row)?);
         }
-        Ok(Some(Look { feeds_relation: feeds_relation.to_u32(), feeds, tables }))
+        Ok(Some(Look { feeds_relation: feeds_relation.to_u32(), feeds, gone, tables }))
     })
 }
 

@@ -46,6 +46,12 @@ pub struct Feeds {
     pub feeds_relation: u32,
     /// A look shall be taken before decoding goes on.
     pub look_wanted: bool,
+    /// Feeds whose rows the WAL has shown to come and to go, as schema and generation. The catalog
+    /// of a look is ahead of decoding, so a row alone says too early that a feed starts or stops.
+    pub started: HashSet<(u32, u64)>,
+    /// See `started`.
+    pub stopped: HashSet<(u32, u64)>,
+    first_look: bool,
     /// Decoded commits that other sessions may not see yet.
     pub unseen: VecDeque<u32>,
     /// Tables that may have rows which are not in the WAL that is decoded: those that were there
@@ -86,6 +92,9 @@ impl Feeds {
             tables: HashMap::new(),
             feeds_relation: 0,
             look_wanted: true,
+            started: HashSet::new(),
+            stopped: HashSet::new(),
+            first_look: true,
             unseen: VecDeque::new(),
             not_whole: existing,
             position,
@@ -124,12 +133,14 @@ impl Feeds {
         self.feeds_relation = look.feeds_relation;
         self.look_wanted = false;
         self.looked_at = self.position;
-        self.stop_missing(&look.feeds);
+        self.stop_missing(&look);
         for row in look.feeds {
-            if !self.feeds.contains_key(&row.namespace) {
+            let shown = self.started.remove(&(row.namespace, row.generation));
+            if (shown || self.first_look) && !self.feeds.contains_key(&row.namespace) {
                 self.begin(row);
             }
         }
+        self.first_look = false;
         let present: HashSet<u32> = look.tables.iter().map(|table| table.oid).collect();
         self.forget_tables(|table| !present.contains(&table.oid));
         for table in look.tables {
@@ -138,18 +149,20 @@ impl Feeds {
     }
 
     /// Ends the feeds that are no longer in the catalog. What they have buffered is written.
-    fn stop_missing(&mut self, rows: &[FeedRow]) {
-        let stopped: Vec<u32> = self
+    fn stop_missing(&mut self, look: &Look) {
+        let dropped = look.feeds_relation == 0;
+        let ended: Vec<u32> = self
             .feeds
             .iter()
             .filter(|(namespace, feed)| {
-                !rows.iter().any(|row| {
-                    row.namespace == **namespace && row.generation == feed.row.generation
-                })
+                dropped
+                    || look.gone.contains(namespace)
+                    || self.stopped.contains(&(**namespace, feed.row.generation))
             })
             .map(|(namespace, _)| *namespace)
             .collect();
-        for namespace in stopped {
+        self.stopped.clear();
+        for namespace in ended {
             self.forget_tables(|table| table.namespace == namespace);
             self.feeds.remove(&namespace);
         }
@@ -162,6 +175,8 @@ impl Feeds {
         for oid in oids {
             self.flush_table(oid);
             self.lanes.cancel(oid);
+            // What changes from now on is not fed: another feed has to copy it.
+            self.not_whole.insert(oid);
             if let Some(table) = self.tables.remove(&oid)
                 && table.pin().is_some()
                 && matches!(table.state, State::Streaming(_))

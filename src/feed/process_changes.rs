@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use super::buffer::{Buffer, compatible};
 use super::feeds::Feeds;
 use super::table::{Copying, Pending, Phase, Reason, State, Stream, Table};
-use crate::decode::{Change, Relation, Sink, Transaction};
+use super::catalog::FEED_KEY;
+use crate::decode::{Change, Relation, Sink, Transaction, fixed_attributes};
 use crate::process;
 
 /// What became of a change that a table was offered.
@@ -24,7 +25,7 @@ impl Sink for Feeds {
     fn change(&mut self, transaction: &Transaction, relation: &Relation, change: Change) {
         let oid = relation.oid();
         if oid == self.feeds_relation {
-            self.look_wanted = true;
+            self.note_feed(relation, change);
             return;
         }
         if !self.tables.contains_key(&oid) && !self.adopt(relation) {
@@ -85,6 +86,22 @@ impl Sink for Feeds {
 }
 
 impl Feeds {
+    /// Notes that a feed starts or stops here; the look that follows does the rest.
+    fn note_feed(&mut self, relation: &Relation, change: Change) {
+        let key = |tuple| match fixed_attributes(relation, tuple, FEED_KEY) {
+            [Some(namespace), Some(generation)] => Some((namespace as u32, generation)),
+            _ => None,
+        };
+        let (old, new) = match change {
+            Change::Insert { new } => (None, Some(new)),
+            Change::Update { old, new } => (old, Some(new)),
+            Change::Delete { old } => (old, None),
+        };
+        self.stopped.extend(old.and_then(key));
+        self.started.extend(new.and_then(key));
+        self.look_wanted = true;
+    }
+
     /// Takes in a relation that no look has found yet, if all of its changes are in the WAL that is
     /// decoded, or its history tells where to go on. Any other is left to the next look.
     fn adopt(&mut self, relation: &Relation) -> bool {

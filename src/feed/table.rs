@@ -77,8 +77,8 @@ impl Reason {
     /// As the view shows it.
     pub fn text(&self) -> String {
         match self {
-            Reason::NotFull => "replica identity is not FULL".into(),
-            Reason::Unlogged => "unlogged table".into(),
+            Reason::NotFull => "table is not REPLICA IDENTITY FULL".into(),
+            Reason::Unlogged => "table is unlogged, its changes are not in the WAL".into(),
             Reason::Excluded => "excluded by the feed's options".into(),
             Reason::Kind(kind) => format!("unsupported kind: {kind}"),
         }

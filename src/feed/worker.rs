@@ -143,9 +143,10 @@ fn run(database: u32) {
     buffer::watch_invalidations();
     // SAFETY: reads the control file's copy in shared memory.
     let system = unsafe { pg_sys::GetSystemIdentifier() };
+    let starts = Starts::before_look(database);
     let first = catalog::look(system, database);
     let has_feeds = first.as_ref().is_some_and(|look| !look.feeds.is_empty());
-    if !has_feeds && forget_if_unwanted(database) {
+    if !has_feeds && starts.forget_if_unwanted() {
         return;
     }
     let slot = if Slot::exists(database) {
@@ -205,14 +206,37 @@ fn standing_point(mut decoder: Decoder) -> (Decoder, HashSet<u32>) {
     }
 }
 
-/// Gives the database's place up if nothing wants a worker; false if a session waits for one.
-fn forget_if_unwanted(database: u32) -> bool {
-    let mut state = shared::lock();
-    let unwanted = state.database(database).is_none_or(|entry| entry.starters == 0);
-    if unwanted {
-        state.forget_database(database);
+/// Calls of `start` before a look at the catalog.
+///
+/// A look that finds no feed may be older than a feed: only when no transaction with a `start` was
+/// open before it, and none has come since, may the worker leave. A transaction counts as open
+/// until others can see what it wrote (xact.c: the callback comes after that).
+struct Starts {
+    database: u32,
+    open: u32,
+    count: u64,
+}
+
+impl Starts {
+    fn before_look(database: u32) -> Starts {
+        let mut state = shared::lock();
+        let (open, count) =
+            state.database(database).map_or((0, 0), |entry| (entry.starters, entry.starts));
+        Starts { database, open, count }
     }
-    unwanted
+
+    /// After a look without feeds: gives the database's place up if nothing wants a worker.
+    fn forget_if_unwanted(&self) -> bool {
+        let mut state = shared::lock();
+        let unwanted = self.open == 0
+            && state
+                .database(self.database)
+                .is_none_or(|entry| entry.starters == 0 && entry.starts == self.count);
+        if unwanted {
+            state.forget_database(self.database);
+        }
+        unwanted
+    }
 }
 
 struct Worker {
@@ -269,13 +293,14 @@ impl Worker {
         if !(due || asked || self.feeds.look_wanted) || !self.feeds.all_visible() {
             return None;
         }
+        let starts = Starts::before_look(self.feeds.database);
         let look = catalog::look(self.feeds.system, self.feeds.database);
         self.looked = Some(Instant::now());
         match look {
             Some(look) => self.feeds.apply(look),
             None => self.feeds.apply(Look::nothing()),
         }
-        if self.feeds.finished() && forget_if_unwanted(self.feeds.database) {
+        if self.feeds.finished() && starts.forget_if_unwanted() {
             return Some(End::NoFeeds);
         }
         if let Some(entry) = shared::lock().database(self.feeds.database) {

@@ -4,9 +4,10 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
 use std::ops::Range;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -54,6 +55,13 @@ impl fmt::Display for DurableStore {
     }
 }
 
+/// Readers are other users than the server's: everybody may read, only the server write, as with
+/// the files of COPY TO, whatever the server's umask. Who may enter the destination is decided by
+/// the folder that it lies in.
+const FOLDER_MODE: u32 = 0o755;
+/// See [`FOLDER_MODE`].
+const FILE_MODE: u32 = 0o644;
+
 /// Writes what the operating system holds of a folder's entries to disk.
 pub(crate) fn sync_folder(folder: &FilePath) -> io::Result<()> {
     File::open(folder)?.sync_all()
@@ -69,10 +77,11 @@ pub(crate) fn create_folders(folder: &FilePath) -> io::Result<()> {
         .ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
     create_folders(parent)?;
     match fs::create_dir(folder) {
+        Ok(()) => fs::set_permissions(folder, Permissions::from_mode(FOLDER_MODE))?,
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists || !folder.is_dir() => {
             return Err(error);
         }
-        _ => {}
+        Err(_) => {}
     }
     sync_folder(parent)
 }
@@ -101,6 +110,7 @@ impl Draft {
             create_folders(&folder)?;
             create()
         })?;
+        file.set_permissions(Permissions::from_mode(FILE_MODE))?;
         Ok(Draft {
             file,
             temporary,
