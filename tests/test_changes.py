@@ -62,12 +62,14 @@ def test_two_toasted_columns_of_which_one_changes(feed):
     feed.table("t (i int, left_body text, gone text, right_body bytea)")
     feed.sql("ALTER TABLE t ALTER left_body SET STORAGE EXTERNAL, ALTER right_body SET STORAGE EXTERNAL")
     feed.sql("ALTER TABLE t DROP COLUMN gone")
+    feed.sql("INSERT INTO t VALUES (0)")
     feed.start()
+    feed.flush()
     feed.sql("INSERT INTO t SELECT 1, repeat('l', 50000), convert_to(repeat('r', 50000), 'UTF8')")
-    feed.sql("UPDATE t SET left_body = repeat('m', 50000)")
-    feed.sql("UPDATE t SET right_body = NULL")
+    feed.sql("UPDATE t SET left_body = repeat('m', 50000) WHERE i = 1")
+    feed.sql("UPDATE t SET right_body = NULL WHERE i = 1")
     left, middle, right = "l" * 50000, "m" * 50000, b"r" * 50000
-    assert feed.events("t") == [
+    assert feed.events("t")[1:] == [
         ("insert", (1, left, right)),
         *update((1, left, right), (1, middle, right)),
         *update((1, middle, right), (1, middle, None)),
@@ -111,6 +113,7 @@ def test_equal_rows_of_a_table_without_a_key(feed):
     feed.table("t (i int, f float8)")
     feed.sql("INSERT INTO t VALUES (1, 'NaN'), (1, 'NaN'), (NULL, NULL)")
     feed.start()
+    feed.flush()
     feed.sql("DELETE FROM t WHERE ctid = (SELECT min(ctid) FROM t)")
     feed.sql("UPDATE t SET i = 2 WHERE i IS NULL")
     assert feed.events("t")[3:] == [("delete", (1, NAN)), *update((None, None), (2, None))]

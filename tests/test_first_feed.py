@@ -80,6 +80,7 @@ def test_changes_carry_their_transaction(orders):
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
 def test_every_reader_sees_the_same(orders, reader):
     orders.start()
+    orders.flush()
     orders.sql("UPDATE orders SET item = item || '!'")
     orders.sql("DELETE FROM orders WHERE id = 3")
     rows = orders.check("orders", reader)
@@ -129,7 +130,7 @@ def test_the_views_show_the_feed(orders):
     row = orders.view("orders")
     assert row["table_oid"] == orders.value("SELECT 'orders'::regclass::oid")
     assert (row["status"], row["reason"], row["last_error"]) == ("STREAMING", None, None)
-    assert (row["rows_written"], row["snapshot_rows_done"]) == (4, 3)
+    assert row["rows_written"] == 4
     assert str(orders.destination) in row["destination"]
     assert asked <= row["last_write_time"] <= datetime.datetime.now(datetime.timezone.utc)
     assert orders.value("SELECT %s::pg_lsn >= %s::pg_lsn", [row["committed_lsn"], flushed])

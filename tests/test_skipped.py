@@ -22,10 +22,14 @@ def reason(feed, table):
     return feed.wait_for_status(table, "SKIPPED", SOON)["reason"]
 
 
+def lacks_full(reason):
+    return bool(reason) and "replica identity" in reason.lower() and "FULL" in reason
+
+
 def test_without_replica_identity_full(started):
     started.table("t (i int PRIMARY KEY, v text)", full=False)
     started.sql("INSERT INTO t VALUES (1, 'a')")
-    assert "REPLICA IDENTITY FULL" in reason(started, "t")
+    assert lacks_full(reason(started, "t"))
     started.sql("UPDATE t SET v = 'b'")
     started.sql("ALTER TABLE t REPLICA IDENTITY FULL")
     row = started.wait_for_status("t", "STREAMING", SOON)
@@ -40,7 +44,7 @@ def test_another_replica_identity(started):
     started.table("t (i int NOT NULL UNIQUE)", full=False)
     started.sql("ALTER TABLE t REPLICA IDENTITY USING INDEX t_i_key")
     started.sql("INSERT INTO t VALUES (1)")
-    assert "REPLICA IDENTITY FULL" in reason(started, "t")
+    assert lacks_full(reason(started, "t"))
 
 
 def test_empty(started):
@@ -129,9 +133,7 @@ def test_several_reasons_in_a_row(started):
     assert "unlogged" in reason(started, "t").lower() or "empty" in reason(started, "t").lower()
     started.sql("ALTER TABLE t SET LOGGED")
     started.sql("INSERT INTO t VALUES (1)")
-    wait_for(
-        lambda: "REPLICA IDENTITY FULL" in (started.view("t")["reason"] or ""), SOON, "the next reason to be shown"
-    )
+    wait_for(lambda: lacks_full(started.view("t")["reason"]), SOON, "the next reason to be shown")
     started.sql("ALTER TABLE t REPLICA IDENTITY FULL")
     started.wait_for_status("t", "STREAMING", SOON)
     assert started.events("t") == [("insert", (1,))]
