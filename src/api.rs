@@ -30,17 +30,15 @@ fn report_destination(error: &LakeError) -> ! {
         ErrorKind::Config => PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
         _ => PgSqlErrorCode::ERRCODE_IO_ERROR,
     };
-    let hint = error.hint().unwrap_or_else(|| "Check the destination.".into());
+    let hint = error
+        .hint()
+        .unwrap_or_else(|| "Check the destination.".into());
     report(code, error.to_string(), hint)
 }
 
 /// `wal2delta.start(source_schema, destination, options)`
 #[pg_extern(sql = false)]
-fn start(
-    source_schema: Option<&CStr>,
-    destination: Option<&str>,
-    options: Option<pgrx::JsonB>,
-) {
+fn start(source_schema: Option<&CStr>, destination: Option<&str>, options: Option<pgrx::JsonB>) {
     let Some(source_schema) = source_schema else {
         report(
             PgSqlErrorCode::ERRCODE_NULL_VALUE_NOT_ALLOWED,
@@ -53,7 +51,11 @@ fn start(
     let namespace = check_schema(source_schema, &name);
     let json = options.map_or_else(|| serde_json::json!({}), |json| json.0);
     let options = Options::parse(&json, parse_interval).unwrap_or_else(|error| {
-        report(PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE, error.message, error.hint)
+        report(
+            PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
+            error.message,
+            error.hint,
+        )
     });
     let destination = parse_destination(destination);
     check_local_access();
@@ -136,7 +138,10 @@ fn flush(timeout: pgrx::datum::Interval) -> i64 {
             match state.database_or_new(database) {
                 Some(entry) => {
                     entry.flush_lsn = entry.flush_lsn.max(asked);
-                    (if entry.ready { entry.durable_lsn } else { 0 }, entry.worker_pid)
+                    (
+                        if entry.ready { entry.durable_lsn } else { 0 },
+                        entry.worker_pid,
+                    )
                 }
                 None => (0, 0),
             }
@@ -152,7 +157,9 @@ fn flush(timeout: pgrx::datum::Interval) -> i64 {
                 "flush",
             )
             .set_detail(behind(database, durable, asked))
-            .set_hint("The feed goes on; see the view wal2delta.tables, or call with a longer timeout.")
+            .set_hint(
+                "The feed goes on; see the view wal2delta.tables, or call with a longer timeout.",
+            )
             .report(PgLogLevel::ERROR);
         }
         process::wait(POLL);
@@ -166,7 +173,11 @@ fn behind(database: u32, durable: u64, asked: u64) -> String {
     let mut state = shared::lock();
     let running = state.database(database).is_some_and(|entry| entry.ready);
     let mut names = Vec::new();
-    for table in state.tables().iter().filter(|table| table.database == database) {
+    for table in state
+        .tables()
+        .iter()
+        .filter(|table| table.database == database)
+    {
         let late = table.status == Status::Snapshotting
             || table.status == Status::Failed
             || (table.committed_lsn != 0 && table.committed_lsn < asked);
@@ -186,7 +197,11 @@ fn behind(database: u32, durable: u64, asked: u64) -> String {
         "Written up to {}, asked for {}; behind: {}.",
         lsn_text(durable),
         lsn_text(asked),
-        if names.is_empty() { "decoding".into() } else { names.join(", ") }
+        if names.is_empty() {
+            "decoding".into()
+        } else {
+            names.join(", ")
+        }
     )
 }
 
@@ -200,7 +215,10 @@ fn warn_of_failed(database: u32) {
         .collect();
     if !failed.is_empty() {
         let names: Vec<String> = failed.into_iter().map(relation_name).collect();
-        warning!("tables that cannot be fed were left out: {}", names.join(", "));
+        warning!(
+            "tables that cannot be fed were left out: {}",
+            names.join(", ")
+        );
     }
 }
 
@@ -283,11 +301,23 @@ fn feed_error() -> Option<String> {
 #[pg_extern(sql = false)]
 fn check() -> TableIterator<
     'static,
-    (name!(what, String), name!(ok, bool), name!(what_to_do, Option<String>)),
+    (
+        name!(what, String),
+        name!(ok, bool),
+        name!(what_to_do, Option<String>),
+    ),
 > {
     let mut rows = vec![
-        row("wal2delta in shared_preload_libraries", shared::available(), PRELOAD_HINT),
-        row("wal_level = logical", wal_level_is_logical(), WAL_LEVEL_HINT),
+        row(
+            "wal2delta in shared_preload_libraries",
+            shared::available(),
+            PRELOAD_HINT,
+        ),
+        row(
+            "wal_level = logical",
+            wal_level_is_logical(),
+            WAL_LEVEL_HINT,
+        ),
     ];
     let database = my_database();
     rows.push(row(
@@ -331,8 +361,7 @@ fn row(what: &str, ok: bool, hint: &str) -> (String, bool, Option<String>) {
 const PRELOAD_HINT: &str =
     "Add wal2delta to shared_preload_libraries in postgresql.conf and restart the server.";
 const WAL_LEVEL_HINT: &str = "Set wal_level = logical in postgresql.conf and restart the server.";
-const SLOT_HINT: &str =
-    "Raise max_replication_slots in postgresql.conf and restart the server, or drop a slot that is not used.";
+const SLOT_HINT: &str = "Raise max_replication_slots in postgresql.conf and restart the server, or drop a slot that is not used.";
 const WORKERS_HINT: &str = "Raise max_worker_processes in postgresql.conf and restart the server.";
 
 fn my_database() -> u32 {
@@ -442,7 +471,9 @@ fn parse_interval(text: &str) -> Option<Duration> {
     let interval = PgTryBuilder::new(|| pgrx::datum::Interval::from_str(text).ok())
         .catch_others(|_| None)
         .execute()?;
-    u64::try_from(interval.as_micros()).ok().map(Duration::from_micros)
+    u64::try_from(interval.as_micros())
+        .ok()
+        .map(Duration::from_micros)
 }
 
 /// That the database has a slot, or can get one in this transaction.
@@ -493,8 +524,7 @@ fn enough_workers() -> bool {
 fn plugin_listed() -> bool {
     // SAFETY: a look-up that returns null where the server does not know the setting.
     unsafe {
-        let value =
-            pg_sys::GetConfigOption(c"output_plugin_libraries".as_ptr(), true, false);
+        let value = pg_sys::GetConfigOption(c"output_plugin_libraries".as_ptr(), true, false);
         value.is_null()
             || CStr::from_ptr(value)
                 .to_string_lossy()
@@ -569,7 +599,10 @@ unsafe extern "C-unwind" fn end_of_transaction(
     _argument: *mut std::ffi::c_void,
 ) {
     use pg_sys::XactEvent::*;
-    if !matches!(event, XACT_EVENT_COMMIT | XACT_EVENT_ABORT | XACT_EVENT_PREPARE) {
+    if !matches!(
+        event,
+        XACT_EVENT_COMMIT | XACT_EVENT_ABORT | XACT_EVENT_PREPARE
+    ) {
         return;
     }
     let held = STARTING.with(|starting| starting.replace(0));
@@ -617,7 +650,8 @@ fn destinations() -> Vec<String> {
         "SELECT jsonb_agg(DISTINCT destination)::text FROM wal2delta.feeds",
         &[],
     );
-    text.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default()
+    text.and_then(|text| serde_json::from_str(&text).ok())
+        .unwrap_or_default()
 }
 
 fn select_one<T: IntoDatum + FromDatum>(
@@ -627,7 +661,11 @@ fn select_one<T: IntoDatum + FromDatum>(
     let result = as_superuser(|| {
         Spi::connect(|client| {
             let rows = client.select(query, Some(1), arguments)?;
-            if rows.is_empty() { Ok(None) } else { rows.first().get_one::<T>() }
+            if rows.is_empty() {
+                Ok(None)
+            } else {
+                rows.first().get_one::<T>()
+            }
         })
     });
     result.unwrap_or_else(|error: pgrx::spi::SpiError| {

@@ -95,7 +95,10 @@ fn tend(children: &mut HashMap<u32, Child>) -> Duration {
         .collect();
     children.retain(|oid, child| {
         wanted.iter().any(|(wanted, _)| wanted == oid)
-            || child.handle.as_ref().is_some_and(|handle| !handle.stopped())
+            || child
+                .handle
+                .as_ref()
+                .is_some_and(|handle| !handle.stopped())
     });
     let mut next = PAUSES.1;
     for (database, running) in wanted {
@@ -141,7 +144,9 @@ fn start_feed_worker(database: u32, child: &mut Child) {
     if child.handle.is_none()
         && let Some(entry) = shared::lock().database(database)
     {
-        entry.error.set("no background worker is free for the feed worker");
+        entry
+            .error
+            .set("no background worker is free for the feed worker");
     }
 }
 

@@ -313,7 +313,11 @@ impl Guard {
             // SAFETY: all-zero bytes are a valid, unused entry (see `startup_hook`).
             *entry = unsafe { std::mem::zeroed() };
         }
-        for entry in self.tables().iter_mut().filter(|entry| entry.database == oid) {
+        for entry in self
+            .tables()
+            .iter_mut()
+            .filter(|entry| entry.database == oid)
+        {
             entry.database = 0;
         }
     }

@@ -98,14 +98,17 @@ impl Relation {
 /// Attributes of a tuple that are passed by value, by number from 1; `None`: NULL.
 ///
 /// For the extension's own table of feeds, whose columns are known.
-pub fn fixed_attributes<const N: usize>(
+///
+/// # Safety
+/// The tuple must be one of the relation's, and both must be of the running callback.
+pub unsafe fn fixed_attributes<const N: usize>(
     relation: &Relation,
     tuple: pg_sys::HeapTuple,
     numbers: [usize; N],
 ) -> [Option<u64>; N] {
     let descriptor = relation.descriptor();
-    // SAFETY: tuple and descriptor belong together and are valid during the callback; the arrays
-    // have room for all attributes.
+    // SAFETY: tuple and descriptor belong together (the caller's promise); the arrays have room
+    // for all attributes.
     unsafe {
         let count = (*descriptor).natts as usize;
         let mut values = vec![pg_sys::Datum::from(0); count];
@@ -262,8 +265,13 @@ unsafe extern "C-unwind" fn change(
         let tuples = (*change).data.tp;
         let old = (!tuples.oldtuple.is_null()).then_some(tuples.oldtuple);
         let change = match (*change).action {
-            Kind::REORDER_BUFFER_CHANGE_INSERT => Change::Insert { new: tuples.newtuple },
-            Kind::REORDER_BUFFER_CHANGE_UPDATE => Change::Update { old, new: tuples.newtuple },
+            Kind::REORDER_BUFFER_CHANGE_INSERT => Change::Insert {
+                new: tuples.newtuple,
+            },
+            Kind::REORDER_BUFFER_CHANGE_UPDATE => Change::Update {
+                old,
+                new: tuples.newtuple,
+            },
             Kind::REORDER_BUFFER_CHANGE_DELETE => Change::Delete { old },
             // Speculative insertions reach a plugin as inserts; there are no others.
             _ => return,

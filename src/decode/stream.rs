@@ -67,7 +67,12 @@ impl Decoder {
             (ctx, memory)
         };
         let position = slot.confirmed();
-        Decoder { slot, ctx, memory, position }
+        Decoder {
+            slot,
+            ctx,
+            memory,
+            position,
+        }
     }
 
     /// The slot.
@@ -109,8 +114,13 @@ impl Decoder {
             let record = pg_sys::XLogReadRecord(reader, &mut message);
             if record.is_null() {
                 if !message.is_null() {
-                    let message = std::ffi::CStr::from_ptr(message).to_string_lossy().into_owned();
-                    error!("could not read WAL at {}: {message}", lsn_text((*reader).EndRecPtr));
+                    let message = std::ffi::CStr::from_ptr(message)
+                        .to_string_lossy()
+                        .into_owned();
+                    error!(
+                        "could not read WAL at {}: {message}",
+                        lsn_text((*reader).EndRecPtr)
+                    );
                 }
                 return false;
             }
@@ -153,8 +163,16 @@ pub fn insert_position() -> u64 {
     /// Sizes of the page headers, XLogShortPHD and XLogLongPHD (xlog_internal.h).
     const HEADERS: (u64, u64) = (24, 40);
     // SAFETY: reads shared memory under its own lock, and a setting fixed at server start.
-    let (lsn, segment) =
-        unsafe { (pg_sys::GetXLogInsertRecPtr(), pg_sys::wal_segment_size as u64) };
+    let (lsn, segment) = unsafe {
+        (
+            pg_sys::GetXLogInsertRecPtr(),
+            pg_sys::wal_segment_size as u64,
+        )
+    };
     let in_page = lsn % u64::from(pg_sys::XLOG_BLCKSZ);
-    if in_page == HEADERS.0 || lsn % segment == HEADERS.1 { lsn - in_page } else { lsn }
+    if in_page == HEADERS.0 || lsn % segment == HEADERS.1 {
+        lsn - in_page
+    } else {
+        lsn
+    }
 }

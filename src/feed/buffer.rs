@@ -56,7 +56,12 @@ impl Buffer {
         };
         let schema = HistorySchema::new(shape.fields())?;
         let checked_at = INVALIDATIONS.load(Ordering::Relaxed);
-        Ok(Buffer { shape, schema, rows, checked_at })
+        Ok(Buffer {
+            shape,
+            schema,
+            rows,
+            checked_at,
+        })
     }
 
     /// The history table's schema for this shape.
@@ -97,14 +102,21 @@ impl Buffer {
         unsafe {
             match change {
                 Change::Insert { new } => {
-                    self.rows.append(Kind::Insert, &origin, new, descriptor, None)
+                    self.rows
+                        .append(Kind::Insert, &origin, new, descriptor, None)
                 }
-                Change::Update { old: Some(old), new } => {
-                    self.rows.append(Kind::UpdatePreimage, &origin, old, descriptor, None)?;
-                    self.rows.append(Kind::UpdatePostimage, &origin, new, descriptor, Some(old))
+                Change::Update {
+                    old: Some(old),
+                    new,
+                } => {
+                    self.rows
+                        .append(Kind::UpdatePreimage, &origin, old, descriptor, None)?;
+                    self.rows
+                        .append(Kind::UpdatePostimage, &origin, new, descriptor, Some(old))
                 }
                 Change::Delete { old: Some(old) } => {
-                    self.rows.append(Kind::Delete, &origin, old, descriptor, None)
+                    self.rows
+                        .append(Kind::Delete, &origin, old, descriptor, None)
                 }
                 // The caller lets no change without its old row through.
                 Change::Update { old: None, .. } | Change::Delete { old: None } => Ok(()),
@@ -130,7 +142,10 @@ impl Buffer {
     /// Takes what is collected; from now on it counts against the budget as a batch.
     pub fn take(&mut self, budget: &Arc<Budget>) -> Held {
         let bytes = self.rows.bytes();
-        Charged { value: self.rows.take(), charge: budget.charge(bytes) }
+        Charged {
+            value: self.rows.take(),
+            charge: budget.charge(bytes),
+        }
     }
 }
 
@@ -138,11 +153,15 @@ impl Buffer {
 /// table may allow NULL in more of them.
 pub fn compatible(table: &HistorySchema, rows: &HistorySchema) -> bool {
     table.source().len() == rows.source().len()
-        && table.source().iter().zip(rows.source()).all(|(table, rows)| {
-            table.name == rows.name
-                && table.data_type == rows.data_type
-                && (table.nullable || !rows.nullable)
-        })
+        && table
+            .source()
+            .iter()
+            .zip(rows.source())
+            .all(|(table, rows)| {
+                table.name == rows.name
+                    && table.data_type == rows.data_type
+                    && (table.nullable || !rows.nullable)
+            })
 }
 
 #[cfg(test)]
@@ -155,7 +174,7 @@ mod tests {
             .iter()
             .map(|(name, data_type, nullable)| Field {
                 name: (*name).into(),
-                data_type: data_type.clone(),
+                data_type: *data_type,
                 nullable: *nullable,
             })
             .collect();
@@ -177,7 +196,10 @@ mod tests {
         for other in [
             schema(&[("a", DeltaType::Long, true)]),
             schema(&[("b", DeltaType::Date, true), ("a", DeltaType::Long, true)]),
-            schema(&[("a", DeltaType::Integer, true), ("b", DeltaType::Date, true)]),
+            schema(&[
+                ("a", DeltaType::Integer, true),
+                ("b", DeltaType::Date, true),
+            ]),
         ] {
             assert!(!compatible(&table, &other));
         }

@@ -144,13 +144,23 @@ fn read(system: u64, database: u32) -> SpiResult<Option<Look>> {
         for row in rows {
             tables.push(catalog_table(&row)?);
         }
-        Ok(Some(Look { feeds_relation: feeds_relation.to_u32(), feeds, gone, tables }))
+        Ok(Some(Look {
+            feeds_relation: feeds_relation.to_u32(),
+            feeds,
+            gone,
+            tables,
+        }))
     })
 }
 
 fn feed_row(row: &SpiHeapTupleData) -> SpiResult<FeedRow> {
-    let interval = row.get::<i64>(6)?.map(|ms| Duration::from_millis(ms.max(0) as u64));
-    let options = row.get::<pgrx::JsonB>(3)?.map(|json| json.0).unwrap_or_default();
+    let interval = row
+        .get::<i64>(6)?
+        .map(|ms| Duration::from_millis(ms.max(0) as u64));
+    let options = row
+        .get::<pgrx::JsonB>(3)?
+        .map(|json| json.0)
+        .unwrap_or_default();
     let options = Options::parse(&options, |_| interval)
         .unwrap_or_else(|error| pgrx::error!("invalid options of a feed: {}", error.message));
     Ok(FeedRow {
@@ -167,7 +177,10 @@ fn catalog_table(row: &SpiHeapTupleData) -> SpiResult<CatalogTable> {
         oid: row.get::<pg_sys::Oid>(1)?.map_or(0, pg_sys::Oid::to_u32),
         namespace: row.get::<pg_sys::Oid>(2)?.map_or(0, pg_sys::Oid::to_u32),
         name: row.get::<String>(3)?.unwrap_or_default(),
-        kind: row.get::<String>(4)?.and_then(|kind| kind.chars().next()).unwrap_or('r'),
+        kind: row
+            .get::<String>(4)?
+            .and_then(|kind| kind.chars().next())
+            .unwrap_or('r'),
         permanent: row.get::<bool>(5)?.unwrap_or_default(),
         identity_full: row.get::<bool>(6)?.unwrap_or_default(),
     })
@@ -182,7 +195,8 @@ pub fn all_tables() -> HashSet<u32> {
                 None,
                 &[],
             )?;
-            rows.map(|row| Ok(row.get::<pg_sys::Oid>(1)?.map_or(0, pg_sys::Oid::to_u32))).collect()
+            rows.map(|row| Ok(row.get::<pg_sys::Oid>(1)?.map_or(0, pg_sys::Oid::to_u32)))
+                .collect()
         })
     });
     result.unwrap_or_else(|error| error!("could not read the tables of this database: {error}"))

@@ -170,8 +170,12 @@ impl Feeds {
 
     /// Forgets tables after their last commit was asked for.
     fn forget_tables(&mut self, gone: impl Fn(&Table) -> bool) {
-        let oids: Vec<u32> =
-            self.tables.values().filter(|table| gone(table)).map(|table| table.oid).collect();
+        let oids: Vec<u32> = self
+            .tables
+            .values()
+            .filter(|table| gone(table))
+            .map(|table| table.oid)
+            .collect();
         for oid in oids {
             self.flush_table(oid);
             self.lanes.cancel(oid);
@@ -190,7 +194,11 @@ impl Feeds {
     fn begin(&mut self, row: FeedRow) {
         let namespace = row.namespace;
         // An earlier feed of the schema may still be writing its last commits.
-        while self.leaving.iter().any(|table| table.namespace == namespace) {
+        while self
+            .leaving
+            .iter()
+            .any(|table| table.namespace == namespace)
+        {
             while let Some(event) = self.lake.try_event() {
                 self.handle(event);
             }
@@ -215,7 +223,10 @@ impl Feeds {
         };
         match result {
             Ok(found) => {
-                feed.found = found.into_iter().map(|found| (found.source.table, found)).collect();
+                feed.found = found
+                    .into_iter()
+                    .map(|found| (found.source.table, found))
+                    .collect();
             }
             Err(error) => {
                 log!("wal2delta: destination \"{}\": {error}", feed.destination);
@@ -228,11 +239,15 @@ impl Feeds {
     /// Reads a destination and waits for the answer; other answers are handled meanwhile.
     fn survey_now(&mut self, destination: &Destination) -> Result<Vec<Found>, LakeError> {
         let request = self.ticket();
-        self.lake.survey(request, destination, self.system, self.database);
+        self.lake
+            .survey(request, destination, self.system, self.database);
         loop {
             while let Some(event) = self.lake.try_event() {
                 match event {
-                    Event::Surveyed { request: answered, result } if answered == request => {
+                    Event::Surveyed {
+                        request: answered,
+                        result,
+                    } if answered == request => {
                         return result;
                     }
                     event => self.handle(event),
@@ -244,9 +259,14 @@ impl Feeds {
 
     /// Takes over what a look says of one relation.
     fn apply_table(&mut self, found: CatalogTable) {
-        let Some(feed) = self.feeds.get(&found.namespace) else { return };
+        let Some(feed) = self.feeds.get(&found.namespace) else {
+            return;
+        };
         let reason = reason(&found, feed);
-        let failed = feed.failed.as_ref().map(|(error, at)| (error.to_string(), *at));
+        let failed = feed
+            .failed
+            .as_ref()
+            .map(|(error, at)| (error.to_string(), *at));
         let known = self.tables.contains_key(&found.oid);
         let state = match (known, reason, failed) {
             (true, reason, _) => return self.apply_known(found, reason),
@@ -274,7 +294,9 @@ impl Feeds {
     /// A table that the worker knows, seen again.
     fn apply_known(&mut self, found: CatalogTable, reason: Option<Reason>) {
         let position = self.position;
-        let Some(table) = self.tables.get_mut(&found.oid) else { return };
+        let Some(table) = self.tables.get_mut(&found.oid) else {
+            return;
+        };
         let building = table.building();
         table.name = found.name;
         table.namespace = found.namespace;
@@ -294,7 +316,10 @@ impl Feeds {
             && snapshot.history.is_none()
             && let Some(feed) = self.feeds.get(&table.namespace)
         {
-            snapshot.history = feed.found.get(&found.oid).and_then(|found| history(found).ok());
+            snapshot.history = feed
+                .found
+                .get(&found.oid)
+                .and_then(|found| history(found).ok());
         }
     }
 
@@ -327,9 +352,7 @@ impl Feeds {
             }
         };
         match &history_found.progress {
-            Some(progress)
-                if progress.generation == feed.row.generation || feed.row.continues =>
-            {
+            Some(progress) if progress.generation == feed.row.generation || feed.row.continues => {
                 State::Streaming(Box::new(Stream::new(history, progress.lsn)))
             }
             _ => Table::queued(history, self.position, false),
@@ -344,7 +367,12 @@ impl Feeds {
                     table.opened(folder);
                 }
             }
-            Event::Committed { table, ticket, rows, .. } => self.committed(table, ticket, rows),
+            Event::Committed {
+                table,
+                ticket,
+                rows,
+                ..
+            } => self.committed(table, ticket, rows),
             Event::Failed { table, error } => self.writer_failed(table, error),
             Event::Surveyed { request, result } => self.surveyed(request, result),
             Event::Upkeep { table, error } => {
@@ -357,9 +385,17 @@ impl Feeds {
 
     fn committed(&mut self, oid: u32, ticket: u64, rows: u64) {
         let leaving = self.leaving.iter_mut().find(|table| table.oid == oid);
-        let Some(table) = self.tables.get_mut(&oid).or(leaving) else { return };
-        let State::Streaming(stream) = &mut table.state else { return };
-        if stream.in_flight.front().is_some_and(|commit| commit.ticket == ticket) {
+        let Some(table) = self.tables.get_mut(&oid).or(leaving) else {
+            return;
+        };
+        let State::Streaming(stream) = &mut table.state else {
+            return;
+        };
+        if stream
+            .in_flight
+            .front()
+            .is_some_and(|commit| commit.ticket == ticket)
+        {
             stream.in_flight.pop_front();
             table.pause = Duration::ZERO;
             table.shown.rows_written += rows;
@@ -374,7 +410,10 @@ impl Feeds {
             && let Some(index) = self.leaving.iter().position(|table| table.oid == oid)
         {
             let table = self.leaving.swap_remove(index);
-            log!("wal2delta: last commit of table \"{}\" failed: {error}", table.name);
+            log!(
+                "wal2delta: last commit of table \"{}\" failed: {error}",
+                table.name
+            );
             return;
         }
         let text = match error.hint() {
@@ -389,7 +428,9 @@ impl Feeds {
     pub fn fail(&mut self, oid: u32, error: String, needs_person: bool) {
         let position = self.position;
         self.lanes.cancel(oid);
-        let Some(table) = self.tables.get_mut(&oid) else { return };
+        let Some(table) = self.tables.get_mut(&oid) else {
+            return;
+        };
         self.building = self.building.saturating_sub(table.building());
         let remedy = match &table.state {
             State::Failed(failure) => failure.remedy,
@@ -408,13 +449,19 @@ impl Feeds {
 
     /// The answer to a survey that a retry asked for.
     fn surveyed(&mut self, request: u64, result: Result<Vec<Found>, LakeError>) {
-        let Some(namespace) = self.surveys.remove(&request) else { return };
+        let Some(namespace) = self.surveys.remove(&request) else {
+            return;
+        };
         match result {
             // The destination can be read again: its tables go on from the slot.
             Ok(_) => self.redecode = true,
             Err(error) => {
                 let now = Instant::now();
-                for table in self.tables.values_mut().filter(|table| table.namespace == namespace) {
+                for table in self
+                    .tables
+                    .values_mut()
+                    .filter(|table| table.namespace == namespace)
+                {
                     let position = self.position;
                     if matches!(&table.state, State::Failed(failure) if failure.retry_at <= now) {
                         table.fail(error.to_string(), Remedy::Redecode, false, position);
@@ -432,7 +479,9 @@ impl Feeds {
         let now = Instant::now();
         let mut ask = HashSet::new();
         for table in self.tables.values_mut() {
-            let State::Failed(failure) = &mut table.state else { continue };
+            let State::Failed(failure) = &mut table.state else {
+                continue;
+            };
             if failure.retry_at > now {
                 continue;
             }
@@ -458,7 +507,8 @@ impl Feeds {
             }
             let request = self.ticket();
             if let Some(feed) = self.feeds.get(&namespace) {
-                self.lake.survey(request, &feed.destination, self.system, self.database);
+                self.lake
+                    .survey(request, &feed.destination, self.system, self.database);
                 self.surveys.insert(request, namespace);
             }
         }
@@ -467,10 +517,18 @@ impl Feeds {
     /// Hands what a table's builders hold to its writer; with `spill`, to be written to a file
     /// now rather than with the next commit.
     pub fn seal(&mut self, oid: u32, spill: bool) {
-        let Some(table) = self.tables.get_mut(&oid) else { return };
+        let Some(table) = self.tables.get_mut(&oid) else {
+            return;
+        };
         self.building = self.building.saturating_sub(table.building());
-        let source = Source { system: self.system, database: self.database, table: oid };
-        let Some(feed) = self.feeds.get(&table.namespace) else { return };
+        let source = Source {
+            system: self.system,
+            database: self.database,
+            table: oid,
+        };
+        let Some(feed) = self.feeds.get(&table.namespace) else {
+            return;
+        };
         let result = seal(table, feed, source, &self.lake);
         if let State::Streaming(stream) = &table.state
             && spill
@@ -487,11 +545,25 @@ impl Feeds {
     pub fn flush_table(&mut self, oid: u32) {
         self.seal(oid, false);
         let ticket = self.ticket();
-        let Some(table) = self.tables.get_mut(&oid) else { return };
-        let State::Streaming(stream) = &mut table.state else { return };
+        let Some(table) = self.tables.get_mut(&oid) else {
+            return;
+        };
+        let State::Streaming(stream) = &mut table.state else {
+            return;
+        };
         if let (Some(pending), Some(writer)) = (stream.pending.take(), &stream.writer) {
-            writer.commit(ticket, RowsCommit { lsn: pending.last_end, sort_by: stream.sort_by });
-            stream.in_flight.push_back(InFlight { ticket, first: pending.first, snapshot: false });
+            writer.commit(
+                ticket,
+                RowsCommit {
+                    lsn: pending.last_end,
+                    sort_by: stream.sort_by,
+                },
+            );
+            stream.in_flight.push_back(InFlight {
+                ticket,
+                first: pending.first,
+                snapshot: false,
+            });
         }
     }
 
@@ -542,7 +614,10 @@ impl Feeds {
     /// The LSN before which everything is in Delta: what `flush` waits for. Tables that only a
     /// person can mend are left out.
     pub fn durable(&self) -> u64 {
-        self.tables.values().filter_map(Table::behind).fold(self.looked_at, u64::min)
+        self.tables
+            .values()
+            .filter_map(Table::behind)
+            .fold(self.looked_at, u64::min)
     }
 
     /// Whether no feed is left and nothing is still being written.
@@ -562,7 +637,9 @@ impl Feeds {
     /// Has a table copied (again), giving up what it holds. `seen_at`: commit record that made it
     /// necessary.
     pub fn copy_again(&mut self, oid: u32, seen_at: u64, why: &str) {
-        let Some(table) = self.tables.get_mut(&oid) else { return };
+        let Some(table) = self.tables.get_mut(&oid) else {
+            return;
+        };
         self.building = self.building.saturating_sub(table.building());
         let first = table.pin().unwrap_or(seen_at).min(seen_at);
         match &mut table.state {
@@ -574,7 +651,11 @@ impl Feeds {
                 if let Some(history) = &mut history {
                     history.sort_by = history.sort_by.max(stream.sort_by);
                 }
-                debug1!("wal2delta: table \"{}\" at {}: {why}", table.name, lsn_text(seen_at));
+                debug1!(
+                    "wal2delta: table \"{}\" at {}: {why}",
+                    table.name,
+                    lsn_text(seen_at)
+                );
                 // A history that is just being made must be known before it can be replaced.
                 let opening = match (&history, &stream.writer, stream.schema.take()) {
                     (None, Some(_), Some(schema)) => Some((schema, stream.sort_by)),
@@ -602,8 +683,15 @@ impl Feeds {
 /// The history that a survey found, or why its columns could not be read.
 fn history(found: &Found) -> Result<History, String> {
     let schema = found.schema.as_ref().map_err(ToString::to_string)?.clone();
-    let sort_by = found.progress.as_ref().map_or(i64::MIN, |progress| progress.sort_by);
-    Ok(History { folder: found.folder.clone(), schema, sort_by })
+    let sort_by = found
+        .progress
+        .as_ref()
+        .map_or(i64::MIN, |progress| progress.sort_by);
+    Ok(History {
+        folder: found.folder.clone(),
+        schema,
+        sort_by,
+    })
 }
 
 /// Why a relation takes no part; `None`: it does.
@@ -624,7 +712,9 @@ fn reason(found: &CatalogTable, feed: &Feed) -> Option<Reason> {
 
 /// Seals what the table's builders hold and hands it to the writer, which is opened on first use.
 fn seal(table: &mut Table, feed: &Feed, source: Source, lake: &Lake) -> Result<(), ColumnError> {
-    let State::Streaming(stream) = &mut table.state else { return Ok(()) };
+    let State::Streaming(stream) = &mut table.state else {
+        return Ok(());
+    };
     let Some(buffer) = stream.buffer.as_mut().filter(|buffer| !buffer.is_empty()) else {
         return Ok(());
     };
@@ -638,12 +728,19 @@ fn seal(table: &mut Table, feed: &Feed, source: Source, lake: &Lake) -> Result<(
             generation: feed.row.generation,
             destination: feed.destination.clone(),
             target: match &stream.history {
-                Some(history) => Target::Existing { folder: history.folder.clone() },
-                None => Target::New { table_name: table.name.clone() },
+                Some(history) => Target::Existing {
+                    folder: history.folder.clone(),
+                },
+                None => Target::New {
+                    table_name: table.name.clone(),
+                },
             },
             schema: schema.clone(),
         })
     });
-    writer.write(Charged { value: batch, charge: held.charge });
+    writer.write(Charged {
+        value: batch,
+        charge: held.charge,
+    });
     Ok(())
 }

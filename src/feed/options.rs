@@ -27,7 +27,10 @@ pub struct OptionError {
 }
 
 fn refuse<T>(message: String, hint: &str) -> Result<T, OptionError> {
-    Err(OptionError { message, hint: hint.to_owned() })
+    Err(OptionError {
+        message,
+        hint: hint.to_owned(),
+    })
 }
 
 impl Options {
@@ -99,7 +102,9 @@ fn schema_change(value: &Value) -> Result<(), OptionError> {
 
 fn names(value: &Value) -> Result<Vec<String>, OptionError> {
     let list = value.as_array().and_then(|list| {
-        list.iter().map(|name| name.as_str().map(str::to_owned)).collect::<Option<Vec<_>>>()
+        list.iter()
+            .map(|name| name.as_str().map(str::to_owned))
+            .collect::<Option<Vec<_>>>()
     });
     match list {
         Some(names) => Ok(names),
@@ -127,7 +132,9 @@ mod tests {
 
     fn parse(json: Value) -> Result<Options, OptionError> {
         Options::parse(&json, |text| {
-            text.strip_suffix(" s").and_then(|n| n.parse().ok()).map(Duration::from_secs)
+            text.strip_suffix(" s")
+                .and_then(|n| n.parse().ok())
+                .map(Duration::from_secs)
         })
     }
 

@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use super::buffer::{Buffer, compatible};
+use super::catalog::FEED_KEY;
 use super::feeds::Feeds;
 use super::table::{Copying, Pending, Phase, Reason, State, Stream, Table};
-use super::catalog::FEED_KEY;
 use crate::decode::{Change, Relation, Sink, Transaction, fixed_attributes};
 use crate::process;
 
@@ -31,7 +31,9 @@ impl Sink for Feeds {
         if !self.tables.contains_key(&oid) && !self.adopt(relation) {
             return;
         }
-        let Some(table) = self.tables.get_mut(&oid) else { return };
+        let Some(table) = self.tables.get_mut(&oid) else {
+            return;
+        };
         let before = table.building();
         let outcome = match &mut table.state {
             State::Streaming(stream) => stream.offer(transaction, relation, change),
@@ -88,7 +90,8 @@ impl Sink for Feeds {
 impl Feeds {
     /// Notes that a feed starts or stops here; the look that follows does the rest.
     fn note_feed(&mut self, relation: &Relation, change: Change) {
-        let key = |tuple| match fixed_attributes(relation, tuple, FEED_KEY) {
+        // SAFETY: the tuples are this change's.
+        let key = |tuple| match unsafe { fixed_attributes(relation, tuple, FEED_KEY) } {
             [Some(namespace), Some(generation)] => Some((namespace as u32, generation)),
             _ => None,
         };
@@ -122,7 +125,8 @@ impl Feeds {
             self.not_whole.insert(oid);
             return false;
         }
-        self.tables.insert(oid, Table::new(oid, relation.namespace(), name, state));
+        self.tables
+            .insert(oid, Table::new(oid, relation.namespace(), name, state));
         true
     }
 
@@ -131,9 +135,13 @@ impl Feeds {
     fn settle_unproven(&mut self) {
         for oid in std::mem::take(&mut self.unproven) {
             let full = identity_full(oid);
-            let Some(table) = self.tables.get_mut(&oid) else { continue };
+            let Some(table) = self.tables.get_mut(&oid) else {
+                continue;
+            };
             let building = table.building();
-            let State::Streaming(stream) = &mut table.state else { continue };
+            let State::Streaming(stream) = &mut table.state else {
+                continue;
+            };
             stream.unproven = false;
             if !full {
                 if let Some(writer) = &stream.writer {
@@ -146,7 +154,9 @@ impl Feeds {
     }
 
     fn batch_full(&mut self, oid: u32) {
-        let Some(table) = self.tables.get_mut(&oid) else { return };
+        let Some(table) = self.tables.get_mut(&oid) else {
+            return;
+        };
         match &mut table.state {
             State::Streaming(_) => self.seal(oid, false),
             State::Snapshot(snapshot) => {
@@ -237,7 +247,9 @@ impl Stream {
                 return Outcome::CopyAgain("its columns have changed");
             }
         }
-        let Some(buffer) = &mut self.buffer else { return Outcome::Taken };
+        let Some(buffer) = &mut self.buffer else {
+            return Outcome::Taken;
+        };
         if let Err(error) = buffer.append(transaction, relation, change) {
             return Outcome::Failed(error.to_string());
         }
@@ -248,7 +260,11 @@ impl Stream {
             came: Instant::now(),
         });
         pending.last_end = transaction.end_lsn;
-        if buffer.is_full() { Outcome::Full } else { Outcome::Taken }
+        if buffer.is_full() {
+            Outcome::Full
+        } else {
+            Outcome::Taken
+        }
     }
 
     /// Whether the builders' rows go into the history table as it is.
@@ -262,7 +278,11 @@ impl Stream {
 
 impl Copying {
     fn offer(&mut self, transaction: &Transaction, relation: &Relation, change: Change) -> Outcome {
-        if self.start.as_ref().is_some_and(|start| start.seen.sees(transaction.xid)) {
+        if self
+            .start
+            .as_ref()
+            .is_some_and(|start| start.seen.sees(transaction.xid))
+        {
             return Outcome::Taken;
         }
         let lossy = match change {
@@ -272,7 +292,11 @@ impl Copying {
         if lossy {
             return Outcome::CopyAgain("a change without its old row");
         }
-        if self.buffer.as_mut().is_some_and(|buffer| !buffer.fits(relation)) {
+        if self
+            .buffer
+            .as_mut()
+            .is_some_and(|buffer| !buffer.fits(relation))
+        {
             return Outcome::CopyAgain("its columns have changed");
         }
         if self.buffer.is_none() {
@@ -281,12 +305,18 @@ impl Copying {
                 Err(error) => return Outcome::Failed(error.to_string()),
             }
         }
-        let Some(buffer) = &mut self.buffer else { return Outcome::Taken };
+        let Some(buffer) = &mut self.buffer else {
+            return Outcome::Taken;
+        };
         if let Err(error) = buffer.append(transaction, relation, change) {
             return Outcome::Failed(error.to_string());
         }
         self.last_end = transaction.end_lsn;
-        if buffer.is_full() { Outcome::Full } else { Outcome::Taken }
+        if buffer.is_full() {
+            Outcome::Full
+        } else {
+            Outcome::Taken
+        }
     }
 }
 

@@ -32,7 +32,11 @@ impl Published {
         });
         let mut free = Vec::new();
         if self.places.len() < feeds.tables.len() {
-            free.extend((0..entries.len()).rev().filter(|place| entries[*place].database == 0));
+            free.extend(
+                (0..entries.len())
+                    .rev()
+                    .filter(|place| entries[*place].database == 0),
+            );
         }
         for table in feeds.tables.values() {
             let place = match self.places.get(&table.oid) {
@@ -110,7 +114,10 @@ fn describe(
         }
         State::Failed(failure) => {
             error = failure.error.clone();
-            (Status::Failed, failure.since.filter(|_| failure.history.is_some()))
+            (
+                Status::Failed,
+                failure.since.filter(|_| failure.history.is_some()),
+            )
         }
     };
     entry.status = status;

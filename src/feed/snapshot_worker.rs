@@ -55,7 +55,11 @@ pub extern "C-unwind" fn wal2delta_snapshot_main(argument: pg_sys::Datum) {
     }
     adopt_settings();
     let lake = Lake::start(
-        LakeConfig { max_memory: MEMORY, target_file_bytes: FILE_BYTES, checkpoint_interval: 10 },
+        LakeConfig {
+            max_memory: MEMORY,
+            target_file_bytes: FILE_BYTES,
+            checkpoint_interval: 10,
+        },
         process::waker(),
     )
     .unwrap_or_else(|error| error!("could not start the writer threads: {error}"));
@@ -94,7 +98,9 @@ fn message(error: &pg_sys::panic::CaughtError) -> String {
     match error {
         CaughtError::PostgresError(report)
         | CaughtError::ErrorReport(report)
-        | CaughtError::RustPanic { ereport: report, .. } => match report.detail() {
+        | CaughtError::RustPanic {
+            ereport: report, ..
+        } => match report.detail() {
             Some(detail) => format!("{}: {detail}", report.message()),
             None => report.message().to_owned(),
         },
@@ -121,7 +127,9 @@ fn owned_by(lane: usize, owner: i32) -> bool {
 
 /// Copies the table of the lane's job.
 fn copy(lane: usize, files: &Files, lake: &Lake) -> Result<(), String> {
-    let job = files.read_job().map_err(|error| format!("could not read the job: {error}"))?;
+    let job = files
+        .read_job()
+        .map_err(|error| format!("could not read the job: {error}"))?;
     // SAFETY: a transaction of this worker's own; every call is made in the order that
     // portions of the server itself use (worker_spi.c, copyto.c). Errors unwind to the caller,
     // which ends the process.
@@ -208,7 +216,10 @@ unsafe fn copy_relation(
         let bytes = rows.bytes();
         let batch =
             columns::seal(&schema, rows.take(), &mut sort_by).map_err(|error| error.to_string())?;
-        writer.write(Charged { value: batch, charge: lake.budget().charge(bytes) });
+        writer.write(Charged {
+            value: batch,
+            charge: lake.budget().charge(bytes),
+        });
         shared::lock().lanes[lane].rows_done = count;
         while lake.budget().used() > MEMORY {
             writer.spill();
@@ -231,7 +242,11 @@ unsafe fn copy_relation(
             let mut allocated = false;
             let tuple = pg_sys::ExecFetchSlotHeapTuple(slot, false, &mut allocated);
             let xid = (*(*tuple).t_data).t_choice.t_heap.t_xmin.into_inner();
-            let origin = Origin { lsn: job.lsn, xid, timestamp };
+            let origin = Origin {
+                lsn: job.lsn,
+                xid,
+                timestamp,
+            };
             let result = rows.append(Change::Insert, &origin, tuple, descriptor, None);
             if allocated {
                 pg_sys::pfree(tuple.cast());
@@ -251,7 +266,11 @@ unsafe fn copy_relation(
     unsafe { pg_sys::PopActiveSnapshot() };
     let data = staged(lake, &writer)?;
     files
-        .write_answer(&Answer { files: data, rows: count, sort_by })
+        .write_answer(&Answer {
+            files: data,
+            rows: count,
+            sort_by,
+        })
         .map_err(|error| format!("could not write down the data files: {error}"))
 }
 
@@ -265,12 +284,20 @@ fn open(
     let destination = Destination::parse(&job.destination).map_err(|error| error.to_string())?;
     let writer = lake.open(OpenTable {
         table: job.table,
-        source: Source { system: job.system, database: job.database, table: job.table },
+        source: Source {
+            system: job.system,
+            database: job.database,
+            table: job.table,
+        },
         generation: job.generation,
         destination,
         target: match &job.folder {
-            Some(folder) => Target::StageOnly { folder: folder.clone() },
-            None => Target::New { table_name: name.to_owned() },
+            Some(folder) => Target::StageOnly {
+                folder: folder.clone(),
+            },
+            None => Target::New {
+                table_name: name.to_owned(),
+            },
         },
         schema: schema.clone(),
     });
@@ -290,10 +317,7 @@ fn open(
 }
 
 /// Waits until everything is in data files and returns them.
-fn staged(
-    lake: &Lake,
-    writer: &HistoryWriter,
-) -> Result<Vec<DataFile>, String> {
+fn staged(lake: &Lake, writer: &HistoryWriter) -> Result<Vec<DataFile>, String> {
     writer.stage(1);
     loop {
         while let Some(event) = lake.try_event() {

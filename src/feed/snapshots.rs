@@ -20,8 +20,8 @@ use crate::lake::{
     Charged, HistorySchema, HistoryWriter, Lake, OpenTable, Replace, RowsCommit, Source, Target,
 };
 use crate::process::{self, Handle, Restart};
-use crate::shared::{self, LaneState};
 use crate::settings;
+use crate::shared::{self, LaneState};
 
 /// A snapshot worker of this database.
 struct Lane {
@@ -40,7 +40,10 @@ pub struct Lanes {
 impl Lanes {
     /// None yet.
     pub fn new(database: u32) -> Lanes {
-        Lanes { database, lanes: Vec::new() }
+        Lanes {
+            database,
+            lanes: Vec::new(),
+        }
     }
 
     /// A lane without a job, if the settings allow one more.
@@ -60,7 +63,11 @@ impl Lanes {
         state.lanes[index].owner_pid = process::my_pid();
         state.lanes[index].state = LaneState::Free;
         drop(state);
-        self.lanes.push(Lane { index, handle: None, table: None });
+        self.lanes.push(Lane {
+            index,
+            handle: None,
+            table: None,
+        });
         Some(self.lanes.len() - 1)
     }
 
@@ -102,7 +109,11 @@ impl Lanes {
 
     /// Takes the job away from the lane that works on a table; its worker notices and ends.
     pub fn cancel(&mut self, table: u32) {
-        for lane in self.lanes.iter_mut().filter(|lane| lane.table == Some(table)) {
+        for lane in self
+            .lanes
+            .iter_mut()
+            .filter(|lane| lane.table == Some(table))
+        {
             if let Some(handle) = lane.handle.take() {
                 handle.terminate();
             }
@@ -110,14 +121,20 @@ impl Lanes {
             shared::lock().lanes[lane.index].owner_pid = 0;
             lane.table = None;
         }
-        self.lanes.retain(|lane| lane.table.is_some() || lane.handle.is_some());
+        self.lanes
+            .retain(|lane| lane.table.is_some() || lane.handle.is_some());
     }
 
     /// What a lane has to say.
     fn progress(&self, index: usize) -> (LaneState, u64, u64, String) {
         let state = shared::lock();
         let entry = &state.lanes[index];
-        (entry.state, entry.rows_done, entry.rows_total, entry.error.get())
+        (
+            entry.state,
+            entry.rows_done,
+            entry.rows_total,
+            entry.error.get(),
+        )
     }
 
     /// Whether the worker of a lane has ended.
@@ -142,7 +159,8 @@ impl Lanes {
         let state = shared::lock();
         let rows = |lane: &Lane| {
             let entry = &state.lanes[lane.index];
-            lane.table.map(|table| (table, (entry.rows_done, entry.rows_total)))
+            lane.table
+                .map(|table| (table, (entry.rows_done, entry.rows_total)))
         };
         self.lanes.iter().filter_map(rows).collect()
     }
@@ -177,8 +195,12 @@ impl Feeds {
             return;
         }
         for oid in snapshots {
-            let Some(table) = self.tables.get(&oid) else { continue };
-            let State::Snapshot(snapshot) = &table.state else { continue };
+            let Some(table) = self.tables.get(&oid) else {
+                continue;
+            };
+            let State::Snapshot(snapshot) = &table.state else {
+                continue;
+            };
             match &snapshot.phase {
                 Phase::Queued if table.shown.identity_full && snapshot.opening.is_none() => {
                     self.begin_copy(oid);
@@ -196,10 +218,18 @@ impl Feeds {
         if !self.all_visible() {
             return;
         }
-        let Some(position) = self.lanes.free() else { return };
-        let Some(table) = self.tables.get_mut(&oid) else { return };
-        let State::Snapshot(snapshot) = &mut table.state else { return };
-        let Some(feed) = self.feeds.get(&table.namespace) else { return };
+        let Some(position) = self.lanes.free() else {
+            return;
+        };
+        let Some(table) = self.tables.get_mut(&oid) else {
+            return;
+        };
+        let State::Snapshot(snapshot) = &mut table.state else {
+            return;
+        };
+        let Some(feed) = self.feeds.get(&table.namespace) else {
+            return;
+        };
         let history = snapshot.history.as_ref();
         let job = Job {
             table: oid,
@@ -212,13 +242,21 @@ impl Feeds {
             sort_by: history.map_or(i64::MIN, |history| history.sort_by),
         };
         if !self.lanes.give(position, &job) {
-            self.fail(oid, "no background worker is free for its snapshot. \
-                Raise max_worker_processes and restart the server.".into(), false);
+            self.fail(
+                oid,
+                "no background worker is free for its snapshot. \
+                Raise max_worker_processes and restart the server."
+                    .into(),
+                false,
+            );
             return;
         }
         let lane = self.lanes.lanes[position].index;
-        snapshot.phase =
-            Phase::Copying(Box::new(Copying { lane, lsn: job.lsn, ..Copying::default() }));
+        snapshot.phase = Phase::Copying(Box::new(Copying {
+            lane,
+            lsn: job.lsn,
+            ..Copying::default()
+        }));
     }
 
     fn follow_copy(&mut self, oid: u32, lane: usize) {
@@ -259,11 +297,15 @@ impl Feeds {
         let database = self.database;
         let mut bytes = 0;
         let budget = self.lake.budget().clone();
-        let Some(copying) = self.copying(oid) else { return Ok(()) };
+        let Some(copying) = self.copying(oid) else {
+            return Ok(());
+        };
         if copying.start.is_some() {
             return Ok(());
         }
-        let start = Files::of(database, lane).read_start().map_err(|error| error.to_string())?;
+        let start = Files::of(database, lane)
+            .read_start()
+            .map_err(|error| error.to_string())?;
         let seen = Visibility::parse(&start.snapshot)
             .ok_or_else(|| format!("cannot read snapshot \"{}\"", start.snapshot))?;
         if let Some(buffer) = copying.buffer.as_mut().filter(|buffer| !buffer.is_empty()) {
@@ -274,7 +316,10 @@ impl Feeds {
             let kept = columns::retain(held.value, |xid| !seen.sees(xid))
                 .map_err(|error| error.to_string())?;
             if kept.first().is_some_and(|column| !column.is_empty()) {
-                copying.held.push(Charged { value: kept, charge: held.charge });
+                copying.held.push(Charged {
+                    value: kept,
+                    charge: held.charge,
+                });
             }
         }
         let schema = HistorySchema::new(start.fields).map_err(|error| error.to_string())?;
@@ -296,27 +341,46 @@ impl Feeds {
     /// most rows that the snapshot can have, since these are not counted yet.
     pub fn spill_held(&mut self, oid: u32) {
         let lake = &self.lake;
-        let source = Source { system: self.system, database: self.database, table: oid };
-        let Some(table) = self.tables.get_mut(&oid) else { return };
-        let Some(feed) = self.feeds.get(&table.namespace) else { return };
+        let source = Source {
+            system: self.system,
+            database: self.database,
+            table: oid,
+        };
+        let Some(table) = self.tables.get_mut(&oid) else {
+            return;
+        };
+        let Some(feed) = self.feeds.get(&table.namespace) else {
+            return;
+        };
         let destination = feed.destination.clone();
         let generation = feed.row.generation;
         let building = table.building();
-        let State::Snapshot(snapshot) = &mut table.state else { return };
-        let Snapshot { history, phase: Phase::Copying(copying), .. } = &mut **snapshot else {
+        let State::Snapshot(snapshot) = &mut table.state else {
+            return;
+        };
+        let Snapshot {
+            history,
+            phase: Phase::Copying(copying),
+            ..
+        } = &mut **snapshot
+        else {
             return;
         };
         let Some(start) = &copying.start else { return };
         let schema = start.schema.clone();
         if copying.spilled.is_none() {
             let before = history.as_ref().map_or(i64::MIN, |history| history.sort_by);
-            let behind = before.max(copying.lsn as i64).saturating_add(start.most_rows as i64);
+            let behind = before
+                .max(copying.lsn as i64)
+                .saturating_add(start.most_rows as i64);
             let writer = lake.open(OpenTable {
                 table: oid,
                 source,
                 generation,
                 destination,
-                target: Target::Existing { folder: start.folder.clone() },
+                target: Target::Existing {
+                    folder: start.folder.clone(),
+                },
                 schema: schema.clone(),
             });
             copying.spilled = Some((writer, behind));
@@ -324,7 +388,9 @@ impl Feeds {
         copying.hold(lake);
         self.building = self.building.saturating_sub(building);
         let held = std::mem::take(&mut copying.held);
-        let Some((writer, sort_by)) = &mut copying.spilled else { return };
+        let Some((writer, sort_by)) = &mut copying.spilled else {
+            return;
+        };
         if let Err(error) = write_held(held, &schema, sort_by, writer) {
             self.fail(oid, error, false);
         } else {
@@ -339,8 +405,12 @@ impl Feeds {
         let database = self.database;
         let ticket = self.ticket();
         let building = self.tables.get(&oid).map_or(0, Table::building);
-        let Some(copying) = self.copying(oid) else { return Ok(()) };
-        let Some(start) = &copying.start else { return Ok(()) };
+        let Some(copying) = self.copying(oid) else {
+            return Ok(());
+        };
+        let Some(start) = &copying.start else {
+            return Ok(());
+        };
         if position < start.until {
             return Ok(());
         }
@@ -351,27 +421,47 @@ impl Feeds {
             self.copy_again(oid, position, "its columns have changed");
             return Ok(());
         }
-        let answer =
-            Files::of(database, lane).read_answer().map_err(|error| error.to_string())?;
+        let answer = Files::of(database, lane)
+            .read_answer()
+            .map_err(|error| error.to_string())?;
         let lake = &self.lake;
-        let source = Source { system: self.system, database, table: oid };
-        let Some(table) = self.tables.get_mut(&oid) else { return Ok(()) };
-        let Some(feed) = self.feeds.get(&table.namespace) else { return Ok(()) };
-        let State::Snapshot(snapshot) = &mut table.state else { return Ok(()) };
+        let source = Source {
+            system: self.system,
+            database,
+            table: oid,
+        };
+        let Some(table) = self.tables.get_mut(&oid) else {
+            return Ok(());
+        };
+        let Some(feed) = self.feeds.get(&table.namespace) else {
+            return Ok(());
+        };
+        let State::Snapshot(snapshot) = &mut table.state else {
+            return Ok(());
+        };
         let first = if snapshot.pinned { snapshot.since } else { 0 };
-        let Snapshot { history, phase: Phase::Copying(copying), .. } = &mut **snapshot else {
+        let Snapshot {
+            history,
+            phase: Phase::Copying(copying),
+            ..
+        } = &mut **snapshot
+        else {
             return Ok(());
         };
         copying.hold(lake);
         let held = std::mem::take(&mut copying.held);
-        let Some(start) = copying.start.take() else { return Ok(()) };
+        let Some(start) = copying.start.take() else {
+            return Ok(());
+        };
         let (writer, mut sort_by) = copying.spilled.take().unwrap_or_else(|| {
             let writer = lake.open(OpenTable {
                 table: oid,
                 source,
                 generation: feed.row.generation,
                 destination: feed.destination.clone(),
-                target: Target::Existing { folder: start.folder.clone() },
+                target: Target::Existing {
+                    folder: start.folder.clone(),
+                },
                 schema: start.schema.clone(),
             });
             (writer, answer.sort_by)
@@ -384,15 +474,25 @@ impl Feeds {
                 schema: start.schema.clone(),
                 files: answer.files,
                 keep_existing: history.is_none(),
-                commit: RowsCommit { lsn: position, sort_by },
+                commit: RowsCommit {
+                    lsn: position,
+                    sort_by,
+                },
             },
         );
-        let history =
-            History { folder: start.folder.clone(), schema: start.schema.clone(), sort_by };
+        let history = History {
+            folder: start.folder.clone(),
+            schema: start.schema.clone(),
+            sort_by,
+        };
         let mut stream = Stream::new(Some(history), position);
         stream.writer = Some(writer);
         stream.has_rows = has_rows;
-        stream.in_flight.push_back(InFlight { ticket, first, snapshot: true });
+        stream.in_flight.push_back(InFlight {
+            ticket,
+            first,
+            snapshot: true,
+        });
         table.shown.snapshot_rows = answer.rows;
         table.state = State::Streaming(Box::new(stream));
         self.building = self.building.saturating_sub(building);
@@ -402,7 +502,10 @@ impl Feeds {
 
     /// How long the main loop may wait while copies run.
     pub fn snapshot_wait(&self) -> Option<Duration> {
-        let copying = self.tables.values().any(|table| matches!(table.state, State::Snapshot(_)));
+        let copying = self
+            .tables
+            .values()
+            .any(|table| matches!(table.state, State::Snapshot(_)));
         copying.then_some(Duration::from_millis(20))
     }
 }
@@ -422,7 +525,12 @@ impl Copying {
             Some(_) => 0,
             None => {
                 let building = self.buffer.as_ref().map_or(0, Buffer::bytes);
-                building + self.held.iter().map(|held| held.charge.bytes()).sum::<usize>()
+                building
+                    + self
+                        .held
+                        .iter()
+                        .map(|held| held.charge.bytes())
+                        .sum::<usize>()
             }
         }
     }
@@ -438,7 +546,10 @@ fn write_held(
     for batch in held {
         let sealed =
             columns::seal(schema, batch.value, sort_by).map_err(|error| error.to_string())?;
-        writer.write(Charged { value: sealed, charge: batch.charge });
+        writer.write(Charged {
+            value: sealed,
+            charge: batch.charge,
+        });
     }
     Ok(())
 }

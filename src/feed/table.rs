@@ -268,7 +268,10 @@ impl Table {
             namespace,
             name,
             state,
-            shown: Shown { identity_full: true, ..Shown::default() },
+            shown: Shown {
+                identity_full: true,
+                ..Shown::default()
+            },
             pause: Duration::ZERO,
         }
     }
@@ -296,7 +299,11 @@ impl Table {
             }
             State::Snapshot(snapshot) => {
                 if let Some((schema, sort_by)) = snapshot.opening.take() {
-                    snapshot.history = Some(History { folder: folder.clone(), schema, sort_by });
+                    snapshot.history = Some(History {
+                        folder: folder.clone(),
+                        schema,
+                        sort_by,
+                    });
                 }
             }
             _ => {}
@@ -335,7 +342,9 @@ impl Table {
             },
             _ => None,
         };
-        buffer.filter(|buffer| !buffer.is_empty()).map_or(0, Buffer::bytes)
+        buffer
+            .filter(|buffer| !buffer.is_empty())
+            .map_or(0, Buffer::bytes)
     }
 
     /// Moves to FAILED. What it held and no commit names is given up; it is decoded or copied
@@ -357,9 +366,7 @@ impl Table {
                 let since = history.as_ref().map(|_| snapshot.since);
                 (history, since, snapshot.pinned)
             }
-            State::Failed(failure) => {
-                (failure.history.take(), failure.since, failure.pinned)
-            }
+            State::Failed(failure) => (failure.history.take(), failure.since, failure.pinned),
             State::Skipped(_) => (None, None, false),
         };
         self.pause = (self.pause * 2).clamp(PAUSES.0, PAUSES.1);

@@ -20,7 +20,11 @@ impl Visibility {
             .filter(|xid| !xid.is_empty())
             .map(|xid| xid.parse().ok())
             .collect::<Option<Vec<u64>>>()?;
-        parts.next().is_none().then_some(Visibility { xmin, xmax, running })
+        parts.next().is_none().then_some(Visibility {
+            xmin,
+            xmax,
+            running,
+        })
     }
 
     /// Whether the snapshot sees the changes of a committed top-level transaction.

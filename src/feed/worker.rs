@@ -67,7 +67,9 @@ pub extern "C-unwind" fn wal2delta_feed_main(argument: pg_sys::Datum) {
 /// Takes the database's place in shared memory; false if another worker has it.
 fn register(database: u32) -> bool {
     let mut state = shared::lock();
-    let Some(entry) = state.database_or_new(database) else { return false };
+    let Some(entry) = state.database_or_new(database) else {
+        return false;
+    };
     if entry.worker_pid != 0 {
         return false;
     }
@@ -75,7 +77,11 @@ fn register(database: u32) -> bool {
     entry.wanted = true;
     entry.ready = false;
     entry.durable_lsn = 0;
-    for table in state.tables().iter_mut().filter(|table| table.database == database) {
+    for table in state
+        .tables()
+        .iter_mut()
+        .filter(|table| table.database == database)
+    {
         table.database = 0;
     }
     true
@@ -92,7 +98,11 @@ unsafe extern "C-unwind" fn leave(_code: i32, argument: pg_sys::Datum) {
         entry.ready = false;
     }
     let launcher = state.launcher_pid;
-    for lane in state.lanes.iter_mut().filter(|lane| lane.owner_pid == process::my_pid()) {
+    for lane in state
+        .lanes
+        .iter_mut()
+        .filter(|lane| lane.owner_pid == process::my_pid())
+    {
         lane.owner_pid = 0;
         if lane.worker_pid == 0 {
             lane.database = 0;
@@ -107,7 +117,9 @@ fn remember(database: u32, error: pg_sys::panic::CaughtError) {
     use pg_sys::panic::CaughtError;
     let (CaughtError::PostgresError(report)
     | CaughtError::ErrorReport(report)
-    | CaughtError::RustPanic { ereport: report, .. }) = &error;
+    | CaughtError::RustPanic {
+        ereport: report, ..
+    }) = &error;
     let text = match report.hint() {
         Some(hint) => format!("{}. {hint}", report.message()),
         None => report.message().to_owned(),
@@ -153,7 +165,9 @@ fn run(database: u32) {
         Slot::acquire(database)
     } else {
         if has_feeds {
-            log!("wal2delta: the replication slot of this database is gone; tables are copied anew");
+            log!(
+                "wal2delta: the replication slot of this database is gone; tables are copied anew"
+            );
             catalog::begin_new_generation();
         }
         Slot::create(database)
@@ -220,9 +234,14 @@ struct Starts {
 impl Starts {
     fn before_look(database: u32) -> Starts {
         let mut state = shared::lock();
-        let (open, count) =
-            state.database(database).map_or((0, 0), |entry| (entry.starters, entry.starts));
-        Starts { database, open, count }
+        let (open, count) = state
+            .database(database)
+            .map_or((0, 0), |entry| (entry.starters, entry.starts));
+        Starts {
+            database,
+            open,
+            count,
+        }
     }
 
     /// After a look without feeds: gives the database's place up if nothing wants a worker.
@@ -280,8 +299,9 @@ impl Worker {
 
     /// LSN that `flush` asks for, if it is not durable yet and decoding has got there.
     fn flush_asked(&self) -> Option<u64> {
-        let asked =
-            shared::lock().database(self.feeds.database).map_or(0, |entry| entry.flush_lsn);
+        let asked = shared::lock()
+            .database(self.feeds.database)
+            .map_or(0, |entry| entry.flush_lsn);
         (asked > self.feeds.durable() && self.feeds.position >= asked).then_some(asked)
     }
 
@@ -289,7 +309,9 @@ impl Worker {
     fn look_if_due(&mut self) -> Option<End> {
         let interval = self.feeds.shortest_interval().max(LOOK_EVERY_AT_LEAST);
         let due = self.looked.is_none_or(|at| at.elapsed() >= interval);
-        let asked = self.flush_asked().is_some_and(|lsn| self.feeds.looked_at < lsn);
+        let asked = self
+            .flush_asked()
+            .is_some_and(|lsn| self.feeds.looked_at < lsn);
         if !(due || asked || self.feeds.look_wanted) || !self.feeds.all_visible() {
             return None;
         }
