@@ -53,10 +53,11 @@ pub extern "C-unwind" fn wal2delta_launcher_main(_argument: pg_sys::Datum) {
     shared::lock().launcher_pid = process::my_pid();
 
     let mut unseen: VecDeque<u32> = databases().into();
+    let mut looking: Option<u32> = None;
     let mut children: HashMap<u32, Child> = HashMap::new();
     loop {
         process::reload_configuration();
-        look_into_next(&mut unseen);
+        look_into_next(&mut looking, &mut unseen, &children);
         let next = tend(&mut children);
         process::wait(next);
     }
@@ -67,21 +68,33 @@ unsafe extern "C-unwind" fn forget_launcher(_code: i32, _argument: pg_sys::Datum
     shared::lock().launcher_pid = 0;
 }
 
-/// Has a worker look for feeds in one more database, if no such look is under way.
-fn look_into_next(unseen: &mut VecDeque<u32>) {
+/// Has a worker look for feeds in one more database, if no such look is under way: until the worker
+/// found feeds, left, or failed.
+fn look_into_next(
+    looking: &mut Option<u32>,
+    unseen: &mut VecDeque<u32>,
+    children: &HashMap<u32, Child>,
+) {
     let mut state = shared::lock();
-    let looking = state
-        .databases
-        .iter()
-        .any(|entry| entry.oid != 0 && entry.wanted && !entry.ready && entry.error.is_empty());
-    if looking {
+    let under_way = looking.is_some_and(|database| {
+        let ended = children
+            .get(&database)
+            .and_then(|child| child.handle.as_ref())
+            .is_some_and(Handle::stopped);
+        let waits = state
+            .database(database)
+            .is_some_and(|entry| !entry.ready && entry.error.is_empty());
+        waits && !ended
+    });
+    if under_way {
         return;
     }
-    if let Some(database) = unseen.pop_front() {
-        // All entries taken: that many databases have feeds already.
-        if let Some(entry) = state.database_or_new(database) {
-            entry.wanted = true;
-        }
+    *looking = unseen.pop_front();
+    if let Some(database) = *looking
+        && let Some(entry) = state.database_or_new(database)
+    {
+        // Without an entry left, that many databases have feeds already.
+        entry.wanted = true;
     }
 }
 

@@ -13,7 +13,7 @@ use super::table::{
 use crate::columns::{self, ColumnError};
 use crate::decode::lsn_text;
 use crate::lake::{
-    Charged, Destination, ErrorKind, Event, Found, Lake, LakeError, OpenTable, RowsCommit, Source,
+    Charged, Destination, Event, Found, Lake, LakeError, OpenTable, Retry, RowsCommit, Source,
     Target,
 };
 use crate::{process, settings};
@@ -26,8 +26,18 @@ pub struct Feed {
     pub destination: Destination,
     /// What was there when the worker began with it, by table.
     pub found: HashMap<u32, Found>,
-    /// Its destination could not be read: the error, and when to try again.
-    pub failed: Option<(LakeError, Instant)>,
+    /// Its destination could not be read.
+    pub failed: Option<FeedFailure>,
+}
+
+/// A destination that could not be read.
+pub struct FeedFailure {
+    /// Why.
+    pub error: String,
+    /// When to try again.
+    pub retry_at: Instant,
+    /// Where decoding stood when the feed began; the slot must not move past it.
+    pub since: u64,
 }
 
 /// The feeds of one database.
@@ -72,7 +82,8 @@ pub struct Feeds {
     /// Tables that left their feed while a last commit is under way.
     leaving: Vec<Table>,
     tickets: u64,
-    surveys: HashMap<u64, u32>,
+    /// Probes under way, and the schema whose feed each is for.
+    probes: HashMap<u64, u32>,
 }
 
 impl Feeds {
@@ -105,7 +116,7 @@ impl Feeds {
             unproven: Vec::new(),
             leaving: Vec::new(),
             tickets: 0,
-            surveys: HashMap::new(),
+            probes: HashMap::new(),
         }
     }
 
@@ -230,7 +241,11 @@ impl Feeds {
             }
             Err(error) => {
                 log!("wal2delta: destination \"{}\": {error}", feed.destination);
-                feed.failed = Some((error, Instant::now() + Duration::from_secs(1)));
+                feed.failed = Some(FeedFailure {
+                    error: describe(&error),
+                    retry_at: Instant::now() + Duration::from_secs(1),
+                    since: self.position,
+                });
             }
         }
         self.feeds.insert(namespace, feed);
@@ -263,10 +278,7 @@ impl Feeds {
             return;
         };
         let reason = reason(&found, feed);
-        let failed = feed
-            .failed
-            .as_ref()
-            .map(|(error, at)| (error.to_string(), *at));
+        let failed = feed.failed.as_ref();
         let known = self.tables.contains_key(&found.oid);
         let state = match (known, reason, failed) {
             (true, reason, _) => return self.apply_known(found, reason),
@@ -275,14 +287,14 @@ impl Feeds {
                 State::Streaming(Box::new(Stream::new(None, 0)))
             }
             (false, Some(reason), _) => State::Skipped(reason),
-            (false, None, Some((error, retry_at))) => State::Failed(Failure {
-                error,
+            (false, None, Some(failed)) => State::Failed(Failure {
+                error: failed.error.clone(),
                 remedy: Remedy::Redecode,
                 history: None,
-                since: Some(self.position),
+                since: Some(failed.since),
                 pinned: true,
                 needs_person: false,
-                retry_at,
+                retry_at: failed.retry_at,
             }),
             (false, None, None) => self.resume(found.oid, feed),
         };
@@ -374,12 +386,12 @@ impl Feeds {
                 ..
             } => self.committed(table, ticket, rows),
             Event::Failed { table, error } => self.writer_failed(table, error),
-            Event::Surveyed { request, result } => self.surveyed(request, result),
+            Event::Probed { request, result } => self.probed(request, result),
             Event::Upkeep { table, error } => {
                 log!("wal2delta: upkeep of the history of table with OID {table}: {error}");
             }
-            // Only snapshot workers stage files.
-            Event::Staged { .. } => {}
+            // Surveys are waited for where they are asked for; only snapshot workers stage files.
+            Event::Surveyed { .. } | Event::Staged { .. } => {}
         }
     }
 
@@ -416,12 +428,9 @@ impl Feeds {
             );
             return;
         }
-        let text = match error.hint() {
-            Some(hint) => format!("{error}. {hint}"),
-            None => error.to_string(),
-        };
-        let needs_person = matches!(error.kind(), ErrorKind::Data);
-        self.fail(oid, text, needs_person);
+
+        let needs_person = error.kind().retry() == Retry::Never;
+        self.fail(oid, describe(&error), needs_person);
     }
 
     /// Moves a table to FAILED and says so in the log, once per failure of another kind.
@@ -447,14 +456,14 @@ impl Feeds {
         table.fail(error, remedy, needs_person, position);
     }
 
-    /// The answer to a survey that a retry asked for.
-    fn surveyed(&mut self, request: u64, result: Result<Vec<Found>, LakeError>) {
-        let Some(namespace) = self.surveys.remove(&request) else {
+    /// The answer to a probe that a retry asked for.
+    fn probed(&mut self, request: u64, result: Result<(), LakeError>) {
+        let Some(namespace) = self.probes.remove(&request) else {
             return;
         };
         match result {
-            // The destination can be read again: its tables go on from the slot.
-            Ok(_) => self.redecode = true,
+            // Its tables can be written again and go on from the slot.
+            Ok(()) => self.redecode = true,
             Err(error) => {
                 let now = Instant::now();
                 for table in self
@@ -464,11 +473,16 @@ impl Feeds {
                 {
                     let position = self.position;
                     if matches!(&table.state, State::Failed(failure) if failure.retry_at <= now) {
-                        table.fail(error.to_string(), Remedy::Redecode, false, position);
+                        table.fail(describe(&error), Remedy::Redecode, false, position);
                     }
                 }
-                if let Some(feed) = self.feeds.get_mut(&namespace) {
-                    feed.failed = Some((error, now + Duration::from_secs(5)));
+                if let Some(failed) = self
+                    .feeds
+                    .get_mut(&namespace)
+                    .and_then(|feed| feed.failed.as_mut())
+                {
+                    failed.error = describe(&error);
+                    failed.retry_at = now + Duration::from_secs(5);
                 }
             }
         }
@@ -477,7 +491,7 @@ impl Feeds {
     /// Tries failed tables again whose pause is over.
     pub fn retry(&mut self) {
         let now = Instant::now();
-        let mut ask = HashSet::new();
+        let mut ask: HashMap<u32, Vec<String>> = HashMap::new();
         for table in self.tables.values_mut() {
             let State::Failed(failure) = &mut table.state else {
                 continue;
@@ -492,24 +506,33 @@ impl Feeds {
                     table.state = Table::queued(history, since, pinned);
                 }
                 Remedy::Redecode => {
-                    ask.insert(table.namespace);
+                    let folders = ask.entry(table.namespace).or_default();
+                    folders.extend(
+                        failure
+                            .history
+                            .as_ref()
+                            .map(|history| history.folder.clone()),
+                    );
                 }
             }
         }
         for feed in self.feeds.values() {
-            if feed.failed.as_ref().is_some_and(|(_, at)| *at <= now) {
-                ask.insert(feed.row.namespace);
+            if feed
+                .failed
+                .as_ref()
+                .is_some_and(|failed| failed.retry_at <= now)
+            {
+                ask.entry(feed.row.namespace).or_default();
             }
         }
-        for namespace in ask {
-            if self.surveys.values().any(|asked| *asked == namespace) {
+        for (namespace, folders) in ask {
+            if self.probes.values().any(|asked| *asked == namespace) {
                 continue;
             }
             let request = self.ticket();
             if let Some(feed) = self.feeds.get(&namespace) {
-                self.lake
-                    .survey(request, &feed.destination, self.system, self.database);
-                self.surveys.insert(request, namespace);
+                self.lake.probe(request, &feed.destination, folders);
+                self.probes.insert(request, namespace);
             }
         }
     }
@@ -607,16 +630,29 @@ impl Feeds {
 
     /// The LSN up to which the slot may be confirmed.
     pub fn confirmable(&self) -> u64 {
-        let tables = self.tables.values().chain(&self.leaving);
-        tables.filter_map(Table::pin).fold(self.position, u64::min)
+        let tables = self
+            .tables
+            .values()
+            .chain(&self.leaving)
+            .filter_map(Table::pin);
+        tables
+            .chain(self.failed_since())
+            .fold(self.position, u64::min)
+    }
+
+    /// Where the feeds began whose destination cannot be read.
+    fn failed_since(&self) -> impl Iterator<Item = u64> {
+        self.feeds
+            .values()
+            .filter_map(|feed| feed.failed.as_ref().map(|failed| failed.since))
     }
 
     /// The LSN before which everything is in Delta: what `flush` waits for. Tables that only a
     /// person can mend are left out.
     pub fn durable(&self) -> u64 {
-        self.tables
-            .values()
-            .filter_map(Table::behind)
+        let tables = self.tables.values().filter_map(Table::behind);
+        tables
+            .chain(self.failed_since())
             .fold(self.looked_at, u64::min)
     }
 
@@ -743,4 +779,12 @@ fn seal(table: &mut Table, feed: &Feed, source: Source, lake: &Lake) -> Result<(
         charge: held.charge,
     });
     Ok(())
+}
+
+/// An error of the lake with its remedy, for `last_error`.
+fn describe(error: &LakeError) -> String {
+    match error.hint() {
+        Some(hint) => format!("{error}. {hint}"),
+        None => error.to_string(),
+    }
 }

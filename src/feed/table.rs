@@ -369,7 +369,10 @@ impl Table {
             State::Failed(failure) => (failure.history.take(), failure.since, failure.pinned),
             State::Skipped(_) => (None, None, false),
         };
-        self.pause = (self.pause * 2).clamp(PAUSES.0, PAUSES.1);
+        self.pause = match needs_person {
+            true => PAUSES.1,
+            false => (self.pause * 2).clamp(PAUSES.0, PAUSES.1),
+        };
         let retry_at = Instant::now() + self.pause;
         self.state = State::Failed(Failure {
             error,

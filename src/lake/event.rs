@@ -48,6 +48,13 @@ pub enum Event {
         /// The tables found; an error if the destination could not be listed.
         result: Result<Vec<Found>, LakeError>,
     },
+    /// The answer to [`crate::lake::Lake::probe`].
+    Probed {
+        /// The number given with the request.
+        request: u64,
+        /// Whether everything that was asked about can be written.
+        result: Result<(), LakeError>,
+    },
     /// The table is open and can be committed to. Comes after [`crate::lake::Lake::open`], and
     /// again after a `discard` that ended a failed state.
     Opened {

@@ -14,7 +14,7 @@ use crate::lake::error::LakeError;
 use crate::lake::event::Event;
 use crate::lake::memory::{BlockedSignals, use_one_arena};
 use crate::lake::store::TableStore;
-use crate::lake::survey::survey;
+use crate::lake::survey::{probe, survey};
 use crate::lake::table::TableTask;
 use crate::lake::writer::{HistoryWriter, OpenTable};
 
@@ -140,6 +140,20 @@ impl Lake {
                 Err(LakeError::internal(format!("a survey failed: {error}")))
             });
             shared.send(Event::Surveyed { request, result });
+        });
+    }
+
+    /// Asks whether a destination can be read, and these tables in it written: before something
+    /// that failed is tried again. Answers `Event::Probed`.
+    pub fn probe(&self, request: u64, destination: &Destination, folders: Vec<String>) {
+        let (shared, destination) = (Arc::clone(&self.shared), destination.clone());
+        self.spawn(async move {
+            let inner = Arc::clone(&shared);
+            let task = tokio::spawn(async move { probe(&inner, &destination, folders).await });
+            let result = task.await.unwrap_or_else(|error| {
+                Err(LakeError::internal(format!("a probe failed: {error}")))
+            });
+            shared.send(Event::Probed { request, result });
         });
     }
 

@@ -107,6 +107,16 @@ impl TableStore {
         }
     }
 
+    /// Writes a file and removes it again: whether the table's folder takes data files.
+    pub(crate) async fn probe(&self) -> Result<(), LakeError> {
+        let path = Path::from(format!(".wal2delta_probe_{}", Uuid::new_v4()));
+        self.create(&path, Bytes::from_static(b"probe")).await?;
+        let doing = self.doing("remove", &path);
+        in_time(&doing, self.store.delete(&path))
+            .await?
+            .map_err(|error| LakeError::store(&doing, &error))
+    }
+
     /// Removes files that no commit names. Best effort: what stays is an orphan, no harm.
     pub(crate) async fn delete_orphans(&self, paths: Vec<Path>) {
         for path in paths {

@@ -38,6 +38,24 @@ pub(crate) async fn survey(
     Ok(found.into_iter().flatten().filter(ours).collect())
 }
 
+/// Whether a destination can be read again, and each of the given tables written.
+pub(crate) async fn probe(
+    shared: &Arc<Shared>,
+    destination: &Destination,
+    folders: Vec<String>,
+) -> Result<(), LakeError> {
+    let checked = destination.clone();
+    tokio::task::spawn_blocking(move || checked.check())
+        .await
+        .map_err(|error| LakeError::internal(format!("probing a destination failed: {error}")))??;
+    for folder in folders {
+        let store = shared.table_store(destination, &folder).await?;
+        open_table(&store, &shared.kernels).await?;
+        store.probe().await?;
+    }
+    Ok(())
+}
+
 async fn look(
     shared: &Arc<Shared>,
     destination: &Destination,
