@@ -1,4 +1,6 @@
 import random
+import signal
+import zlib
 
 import pytest
 from harness.cluster import Clusters
@@ -8,6 +10,11 @@ from harness.feed import Feed
 def pytest_addoption(parser):
     parser.addoption("--random-seconds", type=float, default=20, help="how long the randomised test writes")
     parser.addoption("--seed", type=int, help="the randomised test's seed, as an earlier run printed it")
+
+
+def pytest_configure(config):
+    # Ended from outside, a run still ends its servers.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
@@ -68,7 +75,10 @@ def feed(make_feed):
 
 
 def schema_name(request):
-    return "".join(c if c.isalnum() else "_" for c in request.node.name)[:50].lower()
+    """Readable, unlike any other test's, and short enough for Postgres."""
+    name = request.node.name
+    readable = "".join(c if c.isascii() and c.isalnum() else "_" for c in name)[:50].lower()
+    return f"{readable}_{zlib.crc32(name.encode()):08x}"
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ and leaves nothing half done. check() finds each beforehand."""
 import json
 import os
 import re
+import zlib
 
 import psycopg
 import pytest
@@ -57,9 +58,9 @@ def told(checks, pattern):
 
 
 @pytest.fixture
-def shop(make_feed):
-    """A schema with a row, not fed."""
-    feed = make_feed("shop")
+def shop(make_feed, cluster, request):
+    """A schema with a row, not fed, and a destination of its own."""
+    feed = make_feed("shop", destination=cluster.folder_for(f"shop_{zlib.crc32(request.node.name.encode()):08x}"))
     feed.table("t (i int)")
     feed.sql("INSERT INTO t VALUES (1)")
     return feed
@@ -205,7 +206,7 @@ def test_destination_not_writable(shop):
             *start("shop", destination),
             says=str(destination) + "|" + str(locked),
             hint=".",
-            state=("42", "55", "58"),
+            state=("22", "42", "55", "58"),
         )
         nothing_left(shop.cluster)
     locked.chmod(0o755)
@@ -223,7 +224,9 @@ def test_a_file_in_the_way(shop):
 def test_a_folder_with_something_else_in_it(shop):
     folder = shop.cluster.folder_for("photos")
     (folder / "holiday.jpg").write_text("x")
-    refused(shop.conn, *start("shop", folder), says=str(folder), hint="empty|other|another", state=("42", "55", "58"))
+    refused(
+        shop.conn, *start("shop", folder), says=str(folder), hint="empty|other|another", state=("22", "42", "55", "58")
+    )
     nothing_left(shop.cluster)
     assert [path.name for path in folder.iterdir()] == ["holiday.jpg"]
 
@@ -346,10 +349,10 @@ def flush_despite_failed(feed, table, count):
 
 
 def test_a_table_whose_folder_is_taken_fails_alone(shop):
-    shop.table("blocked (i int)")
     shop.start()
     shop.flush()
     shop.path("blocked").write_text("a file in the way")
+    shop.table("blocked (i int)")
     shop.sql("INSERT INTO blocked VALUES (1)")
     shop.sql("INSERT INTO t VALUES (2)")
     flush_despite_failed(shop, "t", 2)

@@ -237,6 +237,19 @@ def test_started_again_elsewhere_it_begins_anew(things):
     assert inserts(read_history(DELTA_RS, old / "lb_things_history")) == [(1, "a")]
 
 
+def test_stopped_and_started_in_one_breath(make_feed):
+    """The last feed's stop ends the worker and its slot: a start that comes
+    before that is over must not lean on them."""
+    for n in range(5):
+        feed = make_feed(f"breath{n}")
+        feed.table("t (i int)")
+        feed.sql("INSERT INTO t VALUES (1)")
+        feed.start()
+        feed.sql("INSERT INTO t VALUES (2)")
+        assert inserts(feed.check("t")) == [(1,), (2,)]
+        feed.stop()
+
+
 # --- several databases
 
 

@@ -53,7 +53,7 @@ class Feed:
     def stop(self):
         self.conn.execute("SELECT wal2delta.stop(%s)", [self.schema])
 
-    def flush(self, timeout="120 s"):
+    def flush(self, timeout="60 s"):
         return self.conn.execute("SELECT wal2delta.flush(%s)", [timeout]).fetchone()[0]
 
     def path(self, table):
@@ -115,5 +115,8 @@ class Feed:
         ).fetchone()
         if fed:
             self.stop()
+        if not self.conn.execute("SELECT 1 FROM wal2delta.schemas").fetchone():
+            slot = self.cluster.slot_name(self.dbname)
+            wait_for(lambda: slot not in self.cluster.slots(), 30, "the slot to go with the last feed")
         self.conn.execute(f'DROP SCHEMA IF EXISTS "{self.schema}" CASCADE')
         self.conn.close()
