@@ -10,9 +10,10 @@ INSERT INTO shop.left_out VALUES (1);
 SELECT wal2delta.start('shop', :'lake',
     '{"flush_interval": "3s", "on_schema_change": "resnapshot", "exclude": ["left_out"], "snapshot": true}');
 SELECT wal2delta.flush() > '0/0' AS flushed;
-SELECT source_schema, destination, status, options, started_at <= now() AS started FROM wal2delta.schemas;
+SELECT source_schema, destination = :'lake' AS destination_right, status, options, started_at <= now() AS started
+FROM wal2delta.schemas;
 SELECT source_schema, source_table, table_oid = ('shop.' || source_table)::regclass AS oid_right, status, reason,
-       destination, rows_written, snapshot_rows_done, last_error, committed_lsn IS NOT NULL AS committed
+       replace(destination, :'lake', '...') AS destination, rows_written, last_error, committed_lsn IS NOT NULL AS committed
 FROM wal2delta.tables ORDER BY source_table;
 INSERT INTO shop.kept VALUES (3);
 SELECT wal2delta.flush('10 s') > '0/0' AS flushed;
