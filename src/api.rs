@@ -478,10 +478,10 @@ fn parse_interval(text: &str) -> Option<Duration> {
 
 /// That the database has a slot, or can get one in this transaction.
 fn check_slot(database: u32) {
-    if Slot::exists(database) {
+    if Slot::is_persistent(database) {
         return;
     }
-    if !free_slot() {
+    if !Slot::exists(database) && !free_slot() {
         report(
             PgSqlErrorCode::ERRCODE_CONFIGURATION_LIMIT_EXCEEDED,
             "all replication slots are in use",
@@ -572,7 +572,7 @@ fn wait_for_worker(database: u32) {
             );
         }
         // The slot of an earlier feed may have been dropped since it was checked.
-        if !Slot::exists(database) {
+        if !Slot::is_persistent(database) {
             check_has_not_written();
         }
         process::wait(POLL);
@@ -599,10 +599,14 @@ unsafe extern "C-unwind" fn end_of_transaction(
     _argument: *mut std::ffi::c_void,
 ) {
     use pg_sys::XactEvent::*;
-    if !matches!(
-        event,
-        XACT_EVENT_COMMIT | XACT_EVENT_ABORT | XACT_EVENT_PREPARE
-    ) {
+    if event == XACT_EVENT_PRE_PREPARE && STARTING.with(std::cell::Cell::get) > 0 {
+        report(
+            PgSqlErrorCode::ERRCODE_FEATURE_NOT_SUPPORTED,
+            "cannot PREPARE a transaction that has started a feed",
+            "COMMIT it, or start the feed in a transaction of its own.",
+        );
+    }
+    if !matches!(event, XACT_EVENT_COMMIT | XACT_EVENT_ABORT) {
         return;
     }
     let held = STARTING.with(|starting| starting.replace(0));
@@ -624,11 +628,16 @@ fn as_superuser<R>(work: impl FnOnce() -> R) -> R {
         let mut user = pg_sys::InvalidOid;
         let mut context = 0;
         pg_sys::GetUserIdAndSecContext(&mut user, &mut context);
+        let change = pg_sys::SECURITY_LOCAL_USERID_CHANGE | pg_sys::SECURITY_RESTRICTED_OPERATION;
         pg_sys::SetUserIdAndSecContext(
             pg_sys::Oid::from(pg_sys::BOOTSTRAP_SUPERUSERID),
-            context | pg_sys::SECURITY_LOCAL_USERID_CHANGE as i32,
+            context | change as i32,
         );
+        // No function or operator of the caller's search_path may run with these rights.
+        let settings = pg_sys::NewGUCNestLevel();
+        pg_sys::RestrictSearchPath();
         let result = work();
+        pg_sys::AtEOXact_GUC(false, settings);
         pg_sys::SetUserIdAndSecContext(user, context);
         result
     }
@@ -642,7 +651,14 @@ fn feed_destination(namespace: u32) -> Option<String> {
 }
 
 fn count_feeds() -> i64 {
-    select_one("SELECT count(*) FROM wal2delta.feeds", &[]).unwrap_or(0)
+    select_one(
+        "SELECT count(*) FROM wal2delta.feeds f \
+         JOIN pg_catalog.pg_namespace n ON n.oid = f.schema_oid \
+         JOIN pg_catalog.pg_database d ON d.oid = f.database_oid \
+         WHERE d.datname = pg_catalog.current_database()",
+        &[],
+    )
+    .unwrap_or(0)
 }
 
 fn destinations() -> Vec<String> {

@@ -15,6 +15,9 @@ use crate::shared;
 /// First and longest pause before a feed worker that ended is started again.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
+/// How long the next database waits for the worker of the one before.
+const LOOK_LIMIT: Duration = Duration::from_secs(10);
+
 /// Registers the launcher with the postmaster; called while the library is preloaded.
 pub fn register() {
     let mut worker = process::describe(
@@ -59,7 +62,11 @@ pub extern "C-unwind" fn wal2delta_launcher_main(_argument: pg_sys::Datum) {
         process::reload_configuration();
         look_into_next(&mut looking, &mut unseen, &children);
         let next = tend(&mut children);
-        process::wait(next);
+        process::wait(if looking.is_some() {
+            next.min(PAUSES.0)
+        } else {
+            next
+        });
     }
 }
 
@@ -75,12 +82,13 @@ fn look_into_next(
     unseen: &mut VecDeque<u32>,
     children: &HashMap<u32, Child>,
 ) {
+    // One that waits for long, for transactions to end, does not hold up the others.
+    let child = looking.and_then(|database| children.get(&database));
+    let ended = child.is_some_and(|child| {
+        child.started.elapsed() > LOOK_LIMIT || child.handle.as_ref().is_some_and(Handle::stopped)
+    });
     let mut state = shared::lock();
     let under_way = looking.is_some_and(|database| {
-        let ended = children
-            .get(&database)
-            .and_then(|child| child.handle.as_ref())
-            .is_some_and(Handle::stopped);
         let waits = state
             .database(database)
             .is_some_and(|entry| !entry.ready && entry.error.is_empty());
@@ -184,7 +192,9 @@ fn databases() -> Vec<u32> {
                 .cast::<u8>()
                 .add((*header).t_hoff as usize)
                 .cast::<pg_sys::FormData_pg_database>();
-            if (*row).datallowconn && !(*row).datistemplate {
+            // An interrupted DROP DATABASE leaves a limit of -2 (pg_database.h).
+            let valid = (*row).datconnlimit != -2;
+            if valid && (*row).datallowconn && !(*row).datistemplate {
                 found.push((*row).oid.to_u32());
             }
         }

@@ -23,13 +23,14 @@ pgrx::pg_module_magic!(name, version);
 
 /// Called by Postgres when the library is loaded.
 ///
-/// Only preloading registers the launcher and the shared memory: a library that one session loads
-/// later (by calling a function of it) can have neither, and [`api`] says so to its caller.
+/// Only preloading defines the settings and registers the launcher and the shared memory: a library
+/// that one session loads later (by calling a function of it) can have none of them, and [`api`]
+/// says so to its caller.
 #[pg_guard]
 pub extern "C-unwind" fn _PG_init() {
-    settings::define();
     // SAFETY: a plain read of a flag that the postmaster sets while it loads libraries.
     if unsafe { pg_sys::process_shared_preload_libraries_in_progress } {
+        settings::define();
         shared::request();
         launcher::register();
     }

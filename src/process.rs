@@ -74,7 +74,7 @@ impl Handle {
             pg_sys::CurrentMemoryContext = caller;
             started
         };
-        started.then_some(Handle(handle))
+        started.then(|| Handle(handle))
     }
 
     /// Whether the worker has ended (or will never start).

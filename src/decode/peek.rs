@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use super::plugin::{Change, Relation, Sink, Transaction, creating_xid};
 use super::stream::Decoder;
+use crate::process;
 
 /// Looks at the historic catalog when the first transaction commits, and ignores everything else.
 #[derive(Default)]
@@ -34,12 +35,17 @@ impl Sink for Peek {
 }
 
 /// OIDs of the tables that existed where the decoder stands, and the decoder, back where it was.
-/// `None` if nothing has been committed since: then they are the tables of today.
-pub fn existing_tables(mut decoder: Decoder) -> (Decoder, Option<HashSet<u32>>) {
+/// `None` if nothing has been committed from there to the end of the WAL, which is waited for until
+/// it is at least `until`: then they are the tables of today.
+pub fn existing_tables(mut decoder: Decoder, until: u64) -> (Decoder, Option<HashSet<u32>>) {
     let mut peek = Peek::default();
     while peek.tables.is_none() {
-        if decoder.run(&mut peek, Duration::from_secs(1)) {
+        let at_end = decoder.run(&mut peek, Duration::from_secs(1));
+        if at_end && decoder.position() >= until {
             break;
+        }
+        if at_end {
+            process::wait(Duration::from_millis(10));
         }
     }
     (decoder.again(), peek.tables)

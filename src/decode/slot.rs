@@ -21,6 +21,18 @@ pub const PLUGIN: &CStr = c"wal2delta";
 pub struct Slot(());
 
 impl Slot {
+    /// Whether the database has a slot that is not just being created.
+    pub fn is_persistent(database: u32) -> bool {
+        let name = slot_name(database);
+        // SAFETY: a search under the slot lock. The field is read without it: the worst that a
+        // race does is a wrong answer about a slot that is being created or dropped right now.
+        unsafe {
+            let slot = pg_sys::SearchNamedReplicationSlot(name.as_ptr(), true);
+            !slot.is_null()
+                && (*slot).data.persistency == pg_sys::ReplicationSlotPersistency::RS_PERSISTENT
+        }
+    }
+
     /// Whether the database has a slot.
     pub fn exists(database: u32) -> bool {
         let name = slot_name(database);
@@ -79,6 +91,24 @@ impl Slot {
         // SAFETY: this process holds no slot; an ERROR ends the worker.
         unsafe { pg_sys::ReplicationSlotAcquire(name.as_ptr(), false) };
         Slot(())
+    }
+
+    /// The slot, if it can be decoded from; else it is dropped: one that was invalidated (because it
+    /// held back too much WAL, say) or was not made by a feed worker.
+    pub fn usable(self) -> Option<Slot> {
+        // SAFETY: the slot is acquired, so that its fields stay as they are; a NameData is
+        // NUL-terminated.
+        let usable = unsafe {
+            let data = &(*pg_sys::MyReplicationSlot).data;
+            data.invalidated == pg_sys::ReplicationSlotInvalidationCause::RS_INVAL_NONE
+                && data.restart_lsn != pg_sys::InvalidXLogRecPtr as u64
+                && CStr::from_ptr(data.plugin.data.as_ptr()) == PLUGIN
+        };
+        if usable {
+            return Some(self);
+        }
+        self.drop_slot();
+        None
     }
 
     /// Drops the slot.

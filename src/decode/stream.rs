@@ -136,8 +136,12 @@ impl Decoder {
 
     /// The same, back where the slot stands.
     pub fn again(self) -> Decoder {
-        // SAFETY: the context is not used after this; the slot stays acquired.
-        unsafe { pg_sys::FreeDecodingContext(self.ctx) };
+        // SAFETY: the context is not used after this, nor its memory; the slot stays acquired.
+        unsafe {
+            pg_sys::FreeDecodingContext(self.ctx);
+            pg_sys::CurrentMemoryContext = pg_sys::TopMemoryContext;
+            pg_sys::MemoryContextDelete(self.memory);
+        }
         Decoder::new(self.slot)
     }
 

@@ -11,6 +11,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use super::options::Options;
+use crate::decode::insert_position;
 use crate::process;
 
 /// Numbers of the columns of `wal2delta.feeds` that tell one life of a feed from another: schema
@@ -47,6 +48,8 @@ pub struct CatalogTable {
     pub permanent: bool,
     /// Whether it has REPLICA IDENTITY FULL.
     pub identity_full: bool,
+    /// Whether its storage has been replaced since it was created.
+    pub rewritten: bool,
 }
 
 /// What a look found.
@@ -59,6 +62,8 @@ pub struct Look {
     pub gone: Vec<u32>,
     /// Relations of their schemas; partitions are left out, they belong to their root.
     pub tables: Vec<CatalogTable>,
+    /// End of the WAL after the look: what it saw was committed before.
+    pub until: u64,
 }
 
 impl Look {
@@ -69,6 +74,7 @@ impl Look {
             feeds: Vec::new(),
             gone: Vec::new(),
             tables: Vec::new(),
+            until: 0,
         }
     }
 }
@@ -86,13 +92,14 @@ pub fn with_catalog<R>(work: impl FnOnce() -> R) -> R {
 }
 
 /// Takes a look; `None` when the extension is not (or no longer) in this database.
-pub fn look(system: u64, database: u32) -> Option<Look> {
-    with_catalog(|| read(system, database)).unwrap_or_else(|error| {
+/// `fed`: schemas that are fed now; the catalog may not have their feeds any more.
+pub fn look(system: u64, database: u32, fed: &[u32]) -> Option<Look> {
+    with_catalog(|| read(system, database, fed)).unwrap_or_else(|error| {
         error!("could not read the feeds of this database: {error}");
     })
 }
 
-fn read(system: u64, database: u32) -> SpiResult<Option<Look>> {
+fn read(system: u64, database: u32, fed: &[u32]) -> SpiResult<Option<Look>> {
     Spi::connect(|client| {
         let feeds_relation = client
             .select(
@@ -130,11 +137,18 @@ fn read(system: u64, database: u32) -> SpiResult<Option<Look>> {
                 _ => gone.push(feed.namespace),
             }
         }
-        let schemas: Vec<i64> = feeds.iter().map(|feed| i64::from(feed.namespace)).collect();
+        let schemas: Vec<i64> = feeds
+            .iter()
+            .map(|feed: &FeedRow| feed.namespace)
+            .chain(fed.iter().copied())
+            .map(i64::from)
+            .collect();
         let mut tables = Vec::new();
         let rows = client.select(
-            "SELECT c.oid, c.relnamespace, c.relname::text, c.relkind::text, \
-                    c.relpersistence = 'p', c.relreplident = 'f' \
+            "SELECT c.oid, c.relnamespace, pg_catalog.convert_to(c.relname::text, 'UTF8'), \
+                    c.relkind::text, \
+                    c.relpersistence = 'p', c.relreplident = 'f', \
+                    c.relkind = 'r' AND c.relfilenode <> c.oid \
              FROM pg_catalog.pg_class c \
              WHERE c.relnamespace = ANY ($1::bigint[]::oid[]) AND NOT c.relispartition \
                AND c.relkind IN ('r', 'p', 'f', 'm') ORDER BY c.oid",
@@ -149,6 +163,7 @@ fn read(system: u64, database: u32) -> SpiResult<Option<Look>> {
             feeds,
             gone,
             tables,
+            until: insert_position(),
         }))
     })
 }
@@ -176,13 +191,18 @@ fn catalog_table(row: &SpiHeapTupleData) -> SpiResult<CatalogTable> {
     Ok(CatalogTable {
         oid: row.get::<pg_sys::Oid>(1)?.map_or(0, pg_sys::Oid::to_u32),
         namespace: row.get::<pg_sys::Oid>(2)?.map_or(0, pg_sys::Oid::to_u32),
-        name: row.get::<String>(3)?.unwrap_or_default(),
+        // pgrx takes text for UTF-8, whatever the database's encoding.
+        name: row
+            .get::<Vec<u8>>(3)?
+            .map(|name| String::from_utf8_lossy(&name).into_owned())
+            .unwrap_or_default(),
         kind: row
             .get::<String>(4)?
             .and_then(|kind| kind.chars().next())
             .unwrap_or('r'),
         permanent: row.get::<bool>(5)?.unwrap_or_default(),
         identity_full: row.get::<bool>(6)?.unwrap_or_default(),
+        rewritten: row.get::<bool>(7)?.unwrap_or_default(),
     })
 }
 
@@ -204,15 +224,16 @@ pub fn all_tables() -> HashSet<u32> {
 
 /// Begins a new life of every feed: its slot is gone, so what happened since is unknown and each
 /// history is replaced by a new snapshot. Committed before the new slot is created.
-pub fn begin_new_generation() {
+pub fn begin_new_generation(system: u64, database: u32) {
     process::in_transaction(|| {
         let result = Spi::connect_mut(|client| {
             client
                 .update(
                     "UPDATE wal2delta.feeds SET continues = false, generation = \
-                     pg_catalog.pg_wal_lsn_diff(pg_catalog.pg_current_wal_insert_lsn(), '0/0')",
+                     pg_catalog.pg_wal_lsn_diff(pg_catalog.pg_current_wal_insert_lsn(), '0/0') \
+                     WHERE system_identifier = $1 AND database_oid = $2",
                     None,
-                    &[],
+                    &[(system as i64).into(), pg_sys::Oid::from(database).into()],
                 )
                 .map(|_| ())
         });

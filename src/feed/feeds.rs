@@ -13,10 +13,13 @@ use super::table::{
 use crate::columns::{self, ColumnError};
 use crate::decode::lsn_text;
 use crate::lake::{
-    Charged, Destination, Event, Found, Lake, LakeError, OpenTable, Retry, RowsCommit, Source,
-    Target,
+    Charged, Destination, Event, Found, Lake, LakeError, OpenTable, Progress, Retry, RowsCommit,
+    Source, Target,
 };
 use crate::{process, settings};
+
+/// How long a destination may take to say what it holds; decoding waits for it.
+const SURVEY_LIMIT: Duration = Duration::from_secs(30);
 
 /// One source schema and its destination.
 pub struct Feed {
@@ -28,6 +31,8 @@ pub struct Feed {
     pub found: HashMap<u32, Found>,
     /// Its destination could not be read.
     pub failed: Option<FeedFailure>,
+    /// Its schema was dropped: it ends once decoding is here.
+    gone_at: Option<u64>,
 }
 
 /// A destination that could not be read.
@@ -141,10 +146,17 @@ impl Feeds {
 
     /// Takes over what a look found.
     pub fn apply(&mut self, look: Look) {
+        if self.feeds_relation != 0 && look.feeds_relation != self.feeds_relation {
+            // The extension was dropped, perhaps created again: the rows of now are what counts.
+            let ended: Vec<u32> = self.feeds.keys().copied().collect();
+            self.end_feeds(ended);
+            self.first_look = true;
+        }
         self.feeds_relation = look.feeds_relation;
         self.look_wanted = false;
         self.looked_at = self.position;
         self.stop_missing(&look);
+        self.note_gone(&look);
         for row in look.feeds {
             let shown = self.started.remove(&(row.namespace, row.generation));
             if (shown || self.first_look) && !self.feeds.contains_key(&row.namespace) {
@@ -152,31 +164,51 @@ impl Feeds {
             }
         }
         self.first_look = false;
-        let present: HashSet<u32> = look.tables.iter().map(|table| table.oid).collect();
-        self.forget_tables(|table| !present.contains(&table.oid));
         for table in look.tables {
             self.apply_table(table);
         }
     }
 
-    /// Ends the feeds that are no longer in the catalog. What they have buffered is written.
+    /// Ends the feeds whose rows the WAL has shown to go, and notes those whose schema is gone.
     fn stop_missing(&mut self, look: &Look) {
-        let dropped = look.feeds_relation == 0;
+        for (namespace, feed) in &mut self.feeds {
+            if look.gone.contains(namespace) {
+                feed.gone_at.get_or_insert(look.until);
+            }
+        }
+        let stopped = std::mem::take(&mut self.stopped);
         let ended: Vec<u32> = self
             .feeds
             .iter()
             .filter(|(namespace, feed)| {
-                dropped
-                    || look.gone.contains(namespace)
-                    || self.stopped.contains(&(**namespace, feed.row.generation))
+                stopped.contains(&(**namespace, feed.row.generation))
+                    || feed.gone_at.is_some_and(|lsn| self.position >= lsn)
             })
             .map(|(namespace, _)| *namespace)
             .collect();
-        self.stopped.clear();
-        for namespace in ended {
+        self.end_feeds(ended);
+    }
+
+    /// Ends feeds. What they have buffered is written.
+    fn end_feeds(&mut self, namespaces: Vec<u32>) {
+        for namespace in namespaces {
             self.forget_tables(|table| table.namespace == namespace);
             self.feeds.remove(&namespace);
         }
+    }
+
+    /// Notes tables that a look did not find. It is ahead of decoding, so they leave their feed
+    /// only when decoding has got to where it was.
+    fn note_gone(&mut self, look: &Look) {
+        let present: HashSet<u32> = look.tables.iter().map(|table| table.oid).collect();
+        for table in self.tables.values_mut() {
+            match present.contains(&table.oid) {
+                true => table.gone_at = None,
+                false => drop(table.gone_at.get_or_insert(look.until)),
+            }
+        }
+        let position = self.position;
+        self.forget_tables(|table| table.gone_at.is_some_and(|lsn| position >= lsn));
     }
 
     /// Forgets tables after their last commit was asked for.
@@ -192,10 +224,22 @@ impl Feeds {
             self.lanes.cancel(oid);
             // What changes from now on is not fed: another feed has to copy it.
             self.not_whole.insert(oid);
-            if let Some(table) = self.tables.remove(&oid)
-                && table.pin().is_some()
-                && matches!(table.state, State::Streaming(_))
+            let Some(table) = self.tables.remove(&oid) else {
+                continue;
+            };
+            if let Some(feed) = self.feeds.get_mut(&table.namespace)
+                && let Some(history) = table.history()
             {
+                // Should it come back, its history is the one to replace.
+                let source = Source {
+                    system: self.system,
+                    database: self.database,
+                    table: oid,
+                };
+                feed.found
+                    .insert(oid, left(history, source, feed.row.generation));
+            }
+            if table.pin().is_some() && matches!(table.state, State::Streaming(_)) {
                 self.leaving.push(table);
             }
         }
@@ -231,6 +275,7 @@ impl Feeds {
             destination,
             found: HashMap::new(),
             failed: None,
+            gone_at: None,
         };
         match result {
             Ok(found) => {
@@ -256,6 +301,7 @@ impl Feeds {
         let request = self.ticket();
         self.lake
             .survey(request, destination, self.system, self.database);
+        let asked = Instant::now();
         loop {
             while let Some(event) = self.lake.try_event() {
                 match event {
@@ -267,6 +313,12 @@ impl Feeds {
                     }
                     event => self.handle(event),
                 }
+            }
+            if asked.elapsed() > SURVEY_LIMIT {
+                return Err(LakeError::transient(format!(
+                    "destination \"{destination}\" did not answer within {} s",
+                    SURVEY_LIMIT.as_secs()
+                )));
             }
             process::wait(Duration::from_millis(50));
         }
@@ -283,7 +335,9 @@ impl Feeds {
         let state = match (known, reason, failed) {
             (true, reason, _) => return self.apply_known(found, reason),
             // It may become FULL in the WAL that is still to be decoded.
-            (false, Some(Reason::NotFull), None) if self.whole(found.oid, feed) => {
+            (false, Some(Reason::NotFull), None)
+                if !found.rewritten && self.whole(found.oid, feed) =>
+            {
                 State::Streaming(Box::new(Stream::new(None, 0)))
             }
             (false, Some(reason), _) => State::Skipped(reason),
@@ -296,7 +350,7 @@ impl Feeds {
                 needs_person: false,
                 retry_at: failed.retry_at,
             }),
-            (false, None, None) => self.resume(found.oid, feed),
+            (false, None, None) => self.resume(found.oid, found.rewritten, feed),
         };
         let mut table = Table::new(found.oid, found.namespace, found.name, state);
         table.shown.identity_full = found.identity_full;
@@ -342,8 +396,9 @@ impl Feeds {
 
     /// The state in which a table takes part: it goes on where its history ends, it is whole in the
     /// WAL, or it is copied.
-    pub fn resume(&self, table: u32, feed: &Feed) -> State {
-        if self.whole(table, feed) {
+    pub fn resume(&self, table: u32, rewritten: bool, feed: &Feed) -> State {
+        // Storage that was replaced may have had rows which WAL does not show.
+        if self.whole(table, feed) && !rewritten {
             return State::Streaming(Box::new(Stream::new(None, 0)));
         }
         let Some(history_found) = feed.found.get(&table) else {
@@ -363,6 +418,9 @@ impl Feeds {
                 });
             }
         };
+        if history_found.gap {
+            return Table::queued(history, self.position, false);
+        }
         match &history_found.progress {
             Some(progress) if progress.generation == feed.row.generation || feed.row.continues => {
                 State::Streaming(Box::new(Stream::new(history, progress.lsn)))
@@ -400,6 +458,13 @@ impl Feeds {
         let Some(table) = self.tables.get_mut(&oid).or(leaving) else {
             return;
         };
+        if let State::Snapshot(snapshot) = &mut table.state
+            && snapshot.marking == Some(ticket)
+        {
+            // The history itself says now that it has to be replaced.
+            snapshot.marking = None;
+            snapshot.pinned = false;
+        }
         let State::Streaming(stream) = &mut table.state else {
             return;
         };
@@ -410,6 +475,9 @@ impl Feeds {
         {
             stream.in_flight.pop_front();
             table.pause = Duration::ZERO;
+            if table.logged.take().is_some() {
+                log!("wal2delta: table \"{}\" is written again", table.name);
+            }
             table.shown.rows_written += rows;
             // SAFETY: reads the clock.
             table.shown.last_write = unsafe { pgrx::pg_sys::GetCurrentTimestamp() };
@@ -449,9 +517,9 @@ impl Feeds {
             State::Streaming(_) => Remedy::Redecode,
             _ => Remedy::Copy,
         };
-        let news = !matches!(&table.state, State::Failed(failure) if failure.error == error);
-        if news {
+        if table.logged.as_ref() != Some(&error) {
             log!("wal2delta: table \"{}\" failed: {error}", table.name);
+            table.logged = Some(error.clone());
         }
         table.fail(error, remedy, needs_person, position);
     }
@@ -472,7 +540,9 @@ impl Feeds {
                     .filter(|table| table.namespace == namespace)
                 {
                     let position = self.position;
-                    if matches!(&table.state, State::Failed(failure) if failure.retry_at <= now) {
+                    let due = matches!(&table.state, State::Failed(failure)
+                        if failure.retry_at <= now && failure.remedy == Remedy::Redecode);
+                    if due {
                         table.fail(describe(&error), Remedy::Redecode, false, position);
                     }
                 }
@@ -618,6 +688,11 @@ impl Feeds {
             .unwrap_or_else(settings::flush_interval)
     }
 
+    /// Schemas that are fed.
+    pub fn schemas(&self) -> Vec<u32> {
+        self.feeds.keys().copied().collect()
+    }
+
     /// The shortest flush interval of all feeds.
     pub fn shortest_interval(&self) -> Duration {
         self.feeds
@@ -701,6 +776,8 @@ impl Feeds {
                 table.state = State::Snapshot(Box::new(Snapshot {
                     history,
                     opening,
+                    writer: stream.writer.take(),
+                    marking: None,
                     since: first,
                     pinned,
                     phase: Phase::Queued,
@@ -708,6 +785,12 @@ impl Feeds {
             }
             State::Snapshot(snapshot) => {
                 // The copy may have been taken before the change; it starts anew.
+                if let Phase::Copying(copying) = &mut snapshot.phase
+                    && let Some((writer, _)) = copying.spilled.take()
+                {
+                    writer.discard();
+                    snapshot.writer = Some(writer);
+                }
                 snapshot.phase = Phase::Queued;
                 self.lanes.cancel(oid);
             }
@@ -728,6 +811,22 @@ fn history(found: &Found) -> Result<History, String> {
         schema,
         sort_by,
     })
+}
+
+/// The history of a table that has left its feed: what changes from now on is missing in it.
+fn left(history: History, source: Source, generation: u64) -> Found {
+    Found {
+        folder: history.folder,
+        source,
+        version: 0,
+        schema: Ok(history.schema),
+        progress: Some(Progress {
+            generation,
+            lsn: 0,
+            sort_by: history.sort_by,
+        }),
+        gap: true,
+    }
 }
 
 /// Why a relation takes no part; `None`: it does.

@@ -49,6 +49,10 @@ impl Sink for Feeds {
         {
             self.unproven.push(oid);
         }
+        if matches!(outcome, Outcome::CopyAgain(_)) {
+            // The last look may be behind by now, or ahead; without FULL a copy has no use yet.
+            table.shown.identity_full = relation.identity_full();
+        }
         match outcome {
             Outcome::Taken => {}
             Outcome::Full => self.batch_full(oid),
@@ -79,7 +83,7 @@ impl Sink for Feeds {
         if self.unseen.len() > 1024 {
             self.all_visible();
         }
-        self.settle_unproven();
+        self.settle_unproven(transaction);
     }
 
     fn wants_pause(&self) -> bool {
@@ -108,19 +112,19 @@ impl Feeds {
     /// Takes in a relation that no look has found yet, if all of its changes are in the WAL that is
     /// decoded, or its history tells where to go on. Any other is left to the next look.
     fn adopt(&mut self, relation: &Relation) -> bool {
+        let oid = relation.oid();
         if !relation.is_plain_table() {
+            // It may become one, by DETACH PARTITION, say; then its rows so far have to be copied.
+            self.not_whole.insert(oid);
             return false;
         }
-        let oid = relation.oid();
         let Some(feed) = self.feeds.get(&relation.namespace()) else {
             self.not_whole.insert(oid);
             return false;
         };
         let name = relation.name();
-        let state = self.resume(oid, feed);
-        let taken = matches!(&state, State::Streaming(stream)
-            // Storage that was replaced may have had rows which WAL does not show.
-            if stream.history.is_some() || !relation.rewritten());
+        let state = self.resume(oid, relation.rewritten(), feed);
+        let taken = matches!(&state, State::Streaming(_));
         if !taken || feed.failed.is_some() || feed.row.options.exclude.contains(&name) {
             self.not_whole.insert(oid);
             return false;
@@ -132,7 +136,7 @@ impl Feeds {
 
     /// Tables whose rows came while their identity was not FULL: if it is at the end of the
     /// transaction (a table created from a query, say), nothing is missing; else they take no part.
-    fn settle_unproven(&mut self) {
+    fn settle_unproven(&mut self, transaction: &Transaction) {
         for oid in std::mem::take(&mut self.unproven) {
             let full = identity_full(oid);
             let Some(table) = self.tables.get_mut(&oid) else {
@@ -143,7 +147,10 @@ impl Feeds {
                 continue;
             };
             stream.unproven = false;
-            if !full {
+            if !full && (stream.history.is_some() || stream.writer.is_some()) {
+                table.shown.identity_full = false;
+                self.copy_again(oid, transaction.commit_lsn, "replica identity is not FULL");
+            } else if !full {
                 if let Some(writer) = &stream.writer {
                     writer.discard();
                 }
@@ -287,7 +294,10 @@ impl Copying {
         }
         let lossy = match change {
             Change::Insert { .. } => false,
-            Change::Update { old, .. } | Change::Delete { old } => old.is_none(),
+            // Under another identity the old row has its key columns only.
+            Change::Update { old, .. } | Change::Delete { old } => {
+                old.is_none() || !relation.identity_full()
+            }
         };
         if lossy {
             return Outcome::CopyAgain("a change without its old row");

@@ -221,6 +221,9 @@ unsafe fn copy_relation(
             charge: lake.budget().charge(bytes),
         });
         shared::lock().lanes[lane].rows_done = count;
+        if !owned_by(lane, owner) {
+            return Err("the feed worker has left".into());
+        }
         while lake.budget().used() > MEMORY {
             writer.spill();
             fail_on_error(lake)?;

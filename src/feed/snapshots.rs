@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::buffer::{Buffer, Held, compatible};
-use super::feeds::Feeds;
+use super::feeds::{Feed, Feeds};
 use super::job::{Files, Job};
 use super::table::{Copying, History, InFlight, Phase, Snapshot, Start, State, Stream, Table};
 use super::visibility::Visibility;
@@ -205,13 +205,45 @@ impl Feeds {
                 Phase::Queued if table.shown.identity_full && snapshot.opening.is_none() => {
                     self.begin_copy(oid);
                 }
-                Phase::Queued => {}
+                Phase::Queued => self.mark_gap(oid),
                 Phase::Copying(copying) => {
                     let lane = copying.lane;
                     self.follow_copy(oid, lane);
                 }
             }
         }
+    }
+
+    /// A table that is not FULL cannot be copied now, and perhaps never: instead of holding back the
+    /// WAL, what made the copy necessary is recorded in its history.
+    fn mark_gap(&mut self, oid: u32) {
+        let ticket = self.ticket();
+        let lake = &self.lake;
+        let source = Source {
+            system: self.system,
+            database: self.database,
+            table: oid,
+        };
+        let Some(table) = self.tables.get_mut(&oid) else {
+            return;
+        };
+        let Some(feed) = self.feeds.get(&table.namespace) else {
+            return;
+        };
+        let State::Snapshot(snapshot) = &mut table.state else {
+            return;
+        };
+        let Some(history) = &snapshot.history else {
+            return;
+        };
+        if table.shown.identity_full || !snapshot.pinned || snapshot.marking.is_some() {
+            return;
+        }
+        let writer = snapshot
+            .writer
+            .get_or_insert_with(|| open(lake, feed, source, &history.folder, &history.schema));
+        writer.mark_gap(ticket);
+        snapshot.marking = Some(ticket);
     }
 
     fn begin_copy(&mut self, oid: u32) {
@@ -352,14 +384,13 @@ impl Feeds {
         let Some(feed) = self.feeds.get(&table.namespace) else {
             return;
         };
-        let destination = feed.destination.clone();
-        let generation = feed.row.generation;
         let building = table.building();
         let State::Snapshot(snapshot) = &mut table.state else {
             return;
         };
         let Snapshot {
             history,
+            writer,
             phase: Phase::Copying(copying),
             ..
         } = &mut **snapshot
@@ -373,16 +404,9 @@ impl Feeds {
             let behind = before
                 .max(copying.lsn as i64)
                 .saturating_add(start.most_rows as i64);
-            let writer = lake.open(OpenTable {
-                table: oid,
-                source,
-                generation,
-                destination,
-                target: Target::Existing {
-                    folder: start.folder.clone(),
-                },
-                schema: schema.clone(),
-            });
+            let writer = writer
+                .take()
+                .unwrap_or_else(|| open(lake, feed, source, &start.folder, &schema));
             copying.spilled = Some((writer, behind));
         }
         copying.hold(lake);
@@ -442,6 +466,7 @@ impl Feeds {
         let first = if snapshot.pinned { snapshot.since } else { 0 };
         let Snapshot {
             history,
+            writer,
             phase: Phase::Copying(copying),
             ..
         } = &mut **snapshot
@@ -454,16 +479,9 @@ impl Feeds {
             return Ok(());
         };
         let (writer, mut sort_by) = copying.spilled.take().unwrap_or_else(|| {
-            let writer = lake.open(OpenTable {
-                table: oid,
-                source,
-                generation: feed.row.generation,
-                destination: feed.destination.clone(),
-                target: Target::Existing {
-                    folder: start.folder.clone(),
-                },
-                schema: start.schema.clone(),
-            });
+            let writer = writer
+                .take()
+                .unwrap_or_else(|| open(lake, feed, source, &start.folder, &start.schema));
             (writer, answer.sort_by)
         });
         let has_rows = answer.rows > 0 || !held.is_empty() || copying.last_end > 0;
@@ -534,6 +552,26 @@ impl Copying {
             }
         }
     }
+}
+
+/// Opens the writer of a history table that is there.
+fn open(
+    lake: &Lake,
+    feed: &Feed,
+    source: Source,
+    folder: &str,
+    schema: &HistorySchema,
+) -> HistoryWriter {
+    lake.open(OpenTable {
+        table: source.table,
+        source,
+        generation: feed.row.generation,
+        destination: feed.destination.clone(),
+        target: Target::Existing {
+            folder: folder.to_owned(),
+        },
+        schema: schema.clone(),
+    })
 }
 
 /// Hands held changes to the writer, with the `_sort_by` that follows.

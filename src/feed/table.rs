@@ -31,6 +31,10 @@ pub struct Table {
     pub shown: Shown,
     /// Pause after the last failure; grows with each, falls back with success.
     pub pause: Duration,
+    /// The last failure that was logged, until a success.
+    pub logged: Option<String>,
+    /// A look did not find it any more: it leaves its feed once decoding is here.
+    pub gone_at: Option<u64>,
 }
 
 /// What the views show of a table besides its state.
@@ -105,6 +109,10 @@ pub struct Snapshot {
     pub history: Option<History>,
     /// Its history table is being made: columns, and last `_sort_by` given out for it.
     pub opening: Option<(HistorySchema, i64)>,
+    /// The history's writer, if it has been open; it alone may commit to the history.
+    pub writer: Option<HistoryWriter>,
+    /// The commit under way that marks the history as having a gap.
+    pub marking: Option<u64>,
     /// Everything before this LSN is in the history already, or was never asked for.
     pub since: u64,
     /// The slot must not move past `since`: what made the snapshot necessary is known from the WAL
@@ -273,6 +281,8 @@ impl Table {
                 ..Shown::default()
             },
             pause: Duration::ZERO,
+            logged: None,
+            gone_at: None,
         }
     }
 
@@ -281,6 +291,8 @@ impl Table {
         State::Snapshot(Box::new(Snapshot {
             history,
             opening: None,
+            writer: None,
+            marking: None,
             since,
             pinned,
             phase: Phase::Queued,
@@ -311,6 +323,19 @@ impl Table {
         self.shown.folder = folder;
     }
 
+    /// Its history with the last `_sort_by` given out for it, if it has one.
+    pub fn history(&self) -> Option<History> {
+        match &self.state {
+            State::Streaming(stream) => stream.history.clone().map(|history| History {
+                sort_by: history.sort_by.max(stream.sort_by),
+                ..history
+            }),
+            State::Snapshot(snapshot) => snapshot.history.clone(),
+            State::Failed(failure) => failure.history.clone(),
+            State::Skipped(_) => None,
+        }
+    }
+
     /// The LSN that the slot must not pass because of this table.
     pub fn pin(&self) -> Option<u64> {
         match &self.state {
@@ -325,7 +350,11 @@ impl Table {
     pub fn behind(&self) -> Option<u64> {
         match &self.state {
             // Of a first copy nothing is in Delta, however far decoding was when it was queued.
-            State::Snapshot(snapshot) => Some(if snapshot.pinned { snapshot.since } else { 0 }),
+            // One that waits for FULL identity is shown as skipped and not waited for.
+            State::Snapshot(snapshot) => match snapshot.phase {
+                Phase::Queued if !self.shown.identity_full => None,
+                _ => Some(if snapshot.pinned { snapshot.since } else { 0 }),
+            },
             State::Failed(failure) if failure.needs_person => None,
             State::Failed(failure) => Some(failure.since.unwrap_or(0)),
             _ => self.pin(),

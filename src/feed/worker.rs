@@ -11,7 +11,7 @@ use super::feeds::Feeds;
 use super::publish::Published;
 use crate::columns;
 use crate::decode::{
-    Decoder, Slot, allow_plugin_for_this_process, existing_tables, flush_position,
+    Decoder, Slot, allow_plugin_for_this_process, existing_tables, flush_position, insert_position,
 };
 use crate::lake::{Lake, LakeConfig};
 use crate::process;
@@ -156,22 +156,21 @@ fn run(database: u32) {
     // SAFETY: reads the control file's copy in shared memory.
     let system = unsafe { pg_sys::GetSystemIdentifier() };
     let starts = Starts::before_look(database);
-    let first = catalog::look(system, database);
+    let first = catalog::look(system, database, &[]);
     let has_feeds = first.as_ref().is_some_and(|look| !look.feeds.is_empty());
     if !has_feeds && starts.forget_if_unwanted() {
         return;
     }
-    let slot = if Slot::exists(database) {
-        Slot::acquire(database)
-    } else {
+    let usable = Slot::exists(database)
+        .then(|| Slot::acquire(database))
+        .and_then(Slot::usable);
+    let slot = usable.unwrap_or_else(|| {
         if has_feeds {
-            log!(
-                "wal2delta: the replication slot of this database is gone; tables are copied anew"
-            );
-            catalog::begin_new_generation();
+            log!("wal2delta: this database has no usable replication slot; tables are copied anew");
+            catalog::begin_new_generation(system, database);
         }
         Slot::create(database)
-    };
+    });
     let (decoder, existing) = standing_point(Decoder::new(slot));
     let lake = Lake::start(
         LakeConfig {
@@ -183,10 +182,16 @@ fn run(database: u32) {
     )
     .unwrap_or_else(|error| error!("could not start the writer threads: {error}"));
     let feeds = Feeds::new(system, database, lake, decoder.position(), existing);
-    if let Some(entry) = shared::lock().database(database) {
-        entry.error.set("");
-        entry.ready = true;
-    }
+    let launcher = {
+        let mut state = shared::lock();
+        if let Some(entry) = state.database(database) {
+            entry.error.set("");
+            entry.ready = true;
+        }
+        state.launcher_pid
+    };
+    // It may have more databases to look into.
+    shared::wake(launcher);
     let mut worker = Worker {
         decoder,
         feeds,
@@ -203,21 +208,17 @@ fn run(database: u32) {
 }
 
 /// The decoder, and the tables that were there where it stands.
-fn standing_point(mut decoder: Decoder) -> (Decoder, HashSet<u32>) {
-    loop {
-        let (back, existing) = existing_tables(decoder);
-        decoder = back;
-        if let Some(existing) = existing {
-            return (decoder, existing);
-        }
-        // Nothing was committed since, so they are the tables of now, unless something is
-        // committed while they are read.
-        let before = flush_position();
-        let now = catalog::all_tables();
-        if flush_position() == before {
-            return (decoder, now);
-        }
+fn standing_point(decoder: Decoder) -> (Decoder, HashSet<u32>) {
+    let (decoder, existing) = existing_tables(decoder, 0);
+    if let Some(existing) = existing {
+        return (decoder, existing);
     }
+    // Nothing was committed so far. Then the tables of now are the ones, unless one was created
+    // just now; what the catalog shows now is in the WAL before `until`.
+    let now = catalog::all_tables();
+    let until = insert_position();
+    let (decoder, existing) = existing_tables(decoder, until);
+    (decoder, existing.unwrap_or(now))
 }
 
 /// Calls of `start` before a look at the catalog.
@@ -316,7 +317,11 @@ impl Worker {
             return None;
         }
         let starts = Starts::before_look(self.feeds.database);
-        let look = catalog::look(self.feeds.system, self.feeds.database);
+        let look = catalog::look(
+            self.feeds.system,
+            self.feeds.database,
+            &self.feeds.schemas(),
+        );
         self.looked = Some(Instant::now());
         match look {
             Some(look) => self.feeds.apply(look),

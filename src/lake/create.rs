@@ -123,6 +123,7 @@ fn new_table(source: &Source, schema: &HistorySchema, checkpoint_interval: u64) 
         source: Some(source.clone()),
         schema: Ok(schema.clone()),
         progress: None,
+        gap: false,
     }
 }
 

@@ -19,6 +19,8 @@ pub struct Found {
     pub schema: Result<HistorySchema, LakeError>,
     /// How far it has come; `None` if it has no commit with rows.
     pub progress: Option<Progress>,
+    /// Changes after its last commit are missing: see [`crate::lake::HistoryWriter::mark_gap`].
+    pub gap: bool,
 }
 
 /// A data file that is stored, durable, and not yet in the Delta log.

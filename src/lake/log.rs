@@ -145,6 +145,8 @@ pub(crate) enum Operation {
     Append,
     /// The content is replaced.
     Replace,
+    /// Only properties change.
+    MarkGap,
 }
 
 impl Operation {
@@ -156,6 +158,7 @@ impl Operation {
             ),
             Operation::Append => ("WRITE", &[("mode", "Append"), ("partitionBy", "[]")]),
             Operation::Replace => ("WRITE", &[("mode", "Overwrite"), ("partitionBy", "[]")]),
+            Operation::MarkGap => ("SET TBLPROPERTIES", &[]),
         };
         CommitInfo {
             timestamp: now_ms(),

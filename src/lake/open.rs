@@ -13,7 +13,7 @@ use tokio::sync::Semaphore;
 use crate::lake::error::LakeError;
 use crate::lake::log::{Format, Metadata, Protocol};
 use crate::lake::schema::HistorySchema;
-use crate::lake::source::{GENERATION_PROPERTY, Progress, SOURCE_PROPERTY, Source};
+use crate::lake::source::{GAP_PROPERTY, GENERATION_PROPERTY, Progress, SOURCE_PROPERTY, Source};
 use crate::lake::store::{KERNEL_ROOT, TableStore};
 
 /// Features that this version can write. `appendOnly` is for feeds that keep all history.
@@ -31,6 +31,8 @@ pub(crate) struct Table {
     pub source: Option<Source>,
     pub schema: Result<HistorySchema, LakeError>,
     pub progress: Option<Progress>,
+    /// Changes after the last commit with rows are missing.
+    pub gap: bool,
 }
 
 /// A file that is part of the table.
@@ -141,6 +143,7 @@ fn describe(engine: &dyn Engine) -> DeltaResult<Table> {
         None => None,
     };
     let schema = history_schema(&protocol, &metadata);
+    let gap = metadata.configuration.contains_key(GAP_PROPERTY);
     Ok(Table {
         version: snapshot.version(),
         protocol,
@@ -148,6 +151,7 @@ fn describe(engine: &dyn Engine) -> DeltaResult<Table> {
         source,
         schema,
         progress,
+        gap,
     })
 }
 

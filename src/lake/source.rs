@@ -9,6 +9,10 @@ pub(crate) const SOURCE_PROPERTY: &str = "wal2delta.source";
 /// Table property that names the generation of the feed that wrote last.
 pub(crate) const GENERATION_PROPERTY: &str = "wal2delta.generation";
 
+/// Table property that says that changes are missing after the last commit with rows: the table
+/// has to be replaced before it can be gone on with.
+pub(crate) const GAP_PROPERTY: &str = "wal2delta.gap";
+
 /// The identity of a source table.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Source {

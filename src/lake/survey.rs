@@ -62,19 +62,26 @@ async fn look(
     folder: String,
 ) -> Result<Option<Found>, LakeError> {
     let store = shared.table_store(destination, &folder).await?;
-    let (source, version, schema, progress) = match open_table(&store, &shared.kernels).await {
-        Ok(table) => (table.source, table.version, table.schema, table.progress),
-        Err(error) if error.kind() == ErrorKind::Transient => return Err(error),
+    match open_table(&store, &shared.kernels).await {
+        Ok(table) => Ok(table.source.map(|source| Found {
+            folder,
+            source,
+            version: table.version,
+            schema: table.schema,
+            progress: table.progress,
+            gap: table.gap,
+        })),
+        Err(error) if error.kind() == ErrorKind::Transient => Err(error),
         // Damaged, but perhaps one of ours: it must be shown, and its name not be taken.
-        Err(error) => (first_source(&store).await?, 0, Err(error), None),
-    };
-    Ok(source.map(|source| Found {
-        folder,
-        source,
-        version,
-        schema,
-        progress,
-    }))
+        Err(error) => Ok(first_source(&store).await?.map(|source| Found {
+            folder,
+            source,
+            version: 0,
+            schema: Err(error),
+            progress: None,
+            gap: false,
+        })),
+    }
 }
 
 /// The source as version 0 named it; it never changes.

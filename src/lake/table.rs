@@ -19,7 +19,7 @@ use crate::lake::log::{Action, Add, Metadata, Operation, Protocol, Remove, Txn, 
 use crate::lake::open::{Table, active_files, open_table};
 use crate::lake::runtime::Shared;
 use crate::lake::schema::HistorySchema;
-use crate::lake::source::{GENERATION_PROPERTY, Progress};
+use crate::lake::source::{GAP_PROPERTY, GENERATION_PROPERTY, Progress};
 use crate::lake::store::TableStore;
 use crate::lake::writer::{Message, OpenTable, Replace, RowsCommit, Target};
 
@@ -184,6 +184,16 @@ impl TableTask {
                     rows,
                 });
             }
+            Message::MarkGap { ticket } => {
+                self.refuse_if_stage_only()?;
+                let version = self.mark_gap().await?;
+                self.shared.send(Event::Committed {
+                    table,
+                    ticket,
+                    version,
+                    rows: 0,
+                });
+            }
             Message::Discard => {}
         }
         Ok(())
@@ -261,6 +271,36 @@ impl TableTask {
         Ok((Some(version), rows))
     }
 
+    /// One commit that changes nothing but the mark. `None`: it is there already.
+    async fn mark_gap(&mut self) -> Result<Option<u64>, LakeError> {
+        let Some(open) = &mut self.open else {
+            return Err(not_open());
+        };
+        let mut metadata = open.table.metadata.clone();
+        let property = GAP_PROPERTY.to_owned();
+        if metadata
+            .configuration
+            .insert(property, "true".to_owned())
+            .is_some()
+        {
+            return Ok(None);
+        }
+        let own_app_ids = self.spec.source.app_id_prefix();
+        let mark = Commit {
+            operation: Operation::MarkGap,
+            actions: vec![Action::MetaData(metadata.clone())],
+            own_app_ids: &own_app_ids,
+            needs_exact_files: false,
+        };
+        let version = commit(&open.store, open.table.version + 1, mark)
+            .await
+            .map_err(Failure::into_error)?;
+        open.table.metadata = metadata;
+        open.table.version = version;
+        open.checkpoints.after_commit(version);
+        Ok(Some(version))
+    }
+
     /// One commit that replaces the content. Returns version and rows.
     async fn replace(&mut self, replace: Replace) -> Result<(u64, u64), LakeError> {
         let Some(open) = &mut self.open else {
@@ -276,6 +316,7 @@ impl TableTask {
         next.metadata.schema_string = schema.to_delta_json();
         configure(&mut next.metadata.configuration, &schema);
         begin_generation(&mut next.metadata, self.spec.generation);
+        next.metadata.configuration.remove(GAP_PROPERTY);
         if schema.is_mapped() && !open.schema.is_mapped() {
             next.protocol = Protocol::history(true);
         }

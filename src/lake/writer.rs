@@ -77,6 +77,7 @@ pub(crate) enum Message {
     Commit { ticket: u64, commit: RowsCommit },
     Replace { ticket: u64, replace: Replace },
     Stage { ticket: u64 },
+    MarkGap { ticket: u64 },
     Discard,
 }
 
@@ -119,6 +120,12 @@ impl HistoryWriter {
     /// Stores everything written and hands the files over in `Event::Staged`.
     pub fn stage(&self, ticket: u64) {
         self.send(Message::Stage { ticket });
+    }
+
+    /// Records in the table that changes after its last commit are missing, so that whoever opens
+    /// it replaces it first; `replace` takes the mark away. Answers `Event::Committed`.
+    pub fn mark_gap(&self, ticket: u64) {
+        self.send(Message::MarkGap { ticket });
     }
 
     /// Forgets what is held and staged. After a failure it opens the table again, which answers
