@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use crate::decode::{Slot, insert_position, lsn_text};
 use crate::feed::Options;
 use crate::lake::{Destination, ErrorKind, LakeError};
+use crate::launcher;
 use crate::process;
 use crate::settings;
 use crate::shared::{self, Status};
@@ -378,7 +379,7 @@ fn check_preloaded() {
     if !shared::available() {
         report(
             PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-            "wal2delta was not loaded at server start",
+            "wal2delta must be loaded via \"shared_preload_libraries\"",
             PRELOAD_HINT,
         );
     }
@@ -563,6 +564,13 @@ fn wait_for_worker(database: u32) {
         };
         if ready {
             return;
+        }
+        if error == launcher::NO_WORKER {
+            report(
+                PgSqlErrorCode::ERRCODE_CONFIGURATION_LIMIT_EXCEEDED,
+                error,
+                WORKERS_HINT,
+            );
         }
         if !error.is_empty() {
             report(

@@ -15,6 +15,9 @@ use crate::shared;
 /// First and longest pause before a feed worker that ended is started again.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
+/// Error of a database whose worker found no place.
+pub const NO_WORKER: &str = "no background worker is free for the feed worker";
+
 /// How long the next database waits for the worker of the one before.
 const LOOK_LIMIT: Duration = Duration::from_secs(10);
 
@@ -165,9 +168,7 @@ fn start_feed_worker(database: u32, child: &mut Child) {
     if child.handle.is_none()
         && let Some(entry) = shared::lock().database(database)
     {
-        entry
-            .error
-            .set("no background worker is free for the feed worker");
+        entry.error.set(NO_WORKER);
     }
 }
 

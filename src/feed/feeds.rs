@@ -736,6 +736,13 @@ impl Feeds {
         self.feeds.is_empty() && self.leaving.is_empty()
     }
 
+    /// Whether commits are under way.
+    pub fn writes(&self) -> bool {
+        self.tables.values().any(|table| {
+            matches!(&table.state, State::Streaming(stream) if !stream.in_flight.is_empty())
+        })
+    }
+
     /// Whether something is under way that an answer of the writer threads will move on.
     pub fn busy(&self) -> bool {
         self.tables.values().any(|table| match &table.state {
@@ -745,9 +752,16 @@ impl Feeds {
         })
     }
 
-    /// Has a table copied (again), giving up what it holds. `seen_at`: commit record that made it
-    /// necessary.
+    /// Has a table copied (again). `seen_at`: commit record that made it necessary.
     pub fn copy_again(&mut self, oid: u32, seen_at: u64, why: &str) {
+        let whole = matches!(self.tables.get(&oid).map(|table| &table.state),
+            Some(State::Streaming(stream))
+                if stream.pending.is_some_and(|pending| pending.last_end <= seen_at));
+        if whole {
+            // Earlier transactions still go out as they were; only rows of the one that brought the
+            // change, if it has any, are given up.
+            self.flush_table(oid);
+        }
         let Some(table) = self.tables.get_mut(&oid) else {
             return;
         };

@@ -26,6 +26,8 @@ const IDLE: Duration = Duration::from_millis(100);
 const CONFIRM_EVERY: Duration = Duration::from_millis(500);
 /// Looks at the catalog are not taken more often than this, unless something asks for one.
 const LOOK_EVERY_AT_LEAST: Duration = Duration::from_secs(1);
+/// How long commits under way are waited for before decoding again.
+const SETTLE_LIMIT: Duration = Duration::from_secs(10);
 /// Arrow data that one data file holds.
 const FILE_BYTES: usize = 256 << 20;
 /// Commits between two checkpoints of a table.
@@ -287,6 +289,7 @@ impl Worker {
             self.feeds.tend_snapshots();
             self.feeds.retry();
             if self.feeds.redecode {
+                self.settle();
                 return End::Redecode;
             }
             let asked = self.flush_asked();
@@ -296,6 +299,19 @@ impl Worker {
                 process::wait(self.pause(asked.is_some()));
             }
         }
+    }
+
+    /// Has everything pending committed, as far as that is quick: it would be decoded again.
+    fn settle(&mut self) {
+        self.feeds.flush_due(Some(u64::MAX));
+        let begun = Instant::now();
+        while self.feeds.writes() && begun.elapsed() < SETTLE_LIMIT {
+            process::wait(Duration::from_millis(20));
+            while let Some(event) = self.feeds.lake.try_event() {
+                self.feeds.handle(event);
+            }
+        }
+        self.decoder.slot().confirm(self.feeds.confirmable());
     }
 
     /// LSN that `flush` asks for, if it is not durable yet and decoding has got there.

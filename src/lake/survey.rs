@@ -26,9 +26,18 @@ pub(crate) async fn survey(
     database: u32,
 ) -> Result<Vec<Found>, LakeError> {
     let listed = destination.clone();
-    let folders = tokio::task::spawn_blocking(move || listed.log_folders())
-        .await
-        .map_err(|error| LakeError::internal(format!("listing a destination failed: {error}")))??;
+    let folders = tokio::task::spawn_blocking(move || {
+        // `start` made it. Without it the histories are somewhere else, and must not begin anew.
+        if !listed.folder().is_dir() {
+            return Err(LakeError::config(
+                format!("destination \"{listed}\" does not exist any more"),
+                "Bring it back (is its volume mounted?), or stop the feed and start it again.",
+            ));
+        }
+        listed.log_folders()
+    })
+    .await
+    .map_err(|error| LakeError::internal(format!("listing a destination failed: {error}")))??;
     let found: Vec<Option<Found>> = stream::iter(folders)
         .map(|folder| look(shared, destination, folder))
         .buffered(CONCURRENT)
