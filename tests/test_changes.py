@@ -2,6 +2,7 @@
 and interleaved transactions. Each asserts the events, not only the replay."""
 
 import pytest
+from harness.readers import READERS
 from harness.values import NAN
 from harness.waiting import wait_for
 
@@ -327,4 +328,5 @@ def test_a_checkpoint_comes_by_itself_and_changes_nothing(kv):
     log = kv.path("kv") / "_delta_log"
     wait_for(lambda: (log / "_last_checkpoint").exists(), 30, "a checkpoint")
     assert list(log.glob("*.checkpoint*.parquet"))
-    assert [values[0] for _, values in news(kv)] == list(range(10, 35))
+    for reader in READERS:
+        assert [values[0] for _, values in kv.events("kv", reader)] == [1, 2, *range(10, 35)], reader.name

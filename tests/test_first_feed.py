@@ -216,6 +216,52 @@ def test_a_waiting_snapshot_holds_up_nothing_else(orders):
     assert orders.view("held")["committed_lsn"] is not None
 
 
+def test_two_snapshots_side_by_side(orders):
+    """One that waits does not keep the second worker from its table."""
+    orders.start()
+    orders.flush()
+    for table in ("held", "free"):
+        orders.table(f"{table} (id int)", full=False)
+        orders.sql(f"INSERT INTO {table} VALUES (1)")
+    with held_by_another(orders, "held"):
+        orders.wait_for_status("held", "SNAPSHOTTING")
+        orders.sql("ALTER TABLE free REPLICA IDENTITY FULL")
+        orders.wait_for_status("free", "STREAMING")
+        assert orders.status("held") == "SNAPSHOTTING"
+    assert orders.events("held") == orders.events("free") == [("insert", (1,))]
+
+
+def test_many_flushes_at_once(orders):
+    orders.start()
+    sessions = [orders.session() for _ in range(8)]
+    seen = []
+
+    def write_and_flush(n, conn):
+        conn.execute("INSERT INTO orders VALUES (%s, 'x', 0)", [100 + n])
+        conn.execute("SELECT wal2delta.flush()")
+        seen.append(100 + n in {row.values[0] for row in orders.rows("orders")})
+
+    threads = [threading.Thread(target=write_and_flush, args=one) for one in enumerate(sessions)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert seen == [True] * 8
+    assert len(orders.check("orders")) == 11
+
+
+def test_rows_come_by_themselves_after_the_feeds_interval(make_cluster, make_feed):
+    """The feed's own flush_interval takes precedence over the setting."""
+    feed = make_feed("shop", cluster=make_cluster({"wal2delta.flush_interval": "1h"}))
+    feed.table("t (i int)")
+    feed.sql("INSERT INTO t VALUES (1)")
+    feed.start(flush_interval="200 ms")
+    feed.flush()
+    feed.sql("INSERT INTO t VALUES (2)")
+    wait_for(lambda: len(feed.rows("t")) == 2, 20, "the row to be written without a flush")
+    assert feed.events("t") == [("insert", (1,)), ("insert", (2,))]
+
+
 def test_committed_lsn_moves_while_the_table_is_idle(orders):
     orders.start()
     orders.flush()

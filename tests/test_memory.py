@@ -48,6 +48,22 @@ def test_a_large_transaction(feed):
     assert read_columns(DELTA_RS, feed.path("wide"), ["body"], where="id = 299999") == [(body,)]
 
 
+def test_a_large_snapshot(feed):
+    feed.table("wide (id int, body text)")
+    feed.table("small (id int)")
+    feed.sql("INSERT INTO wide SELECT i, repeat(md5(i::text), 32) FROM generate_series(1, 300000) i")
+    feed.sql("INSERT INTO small VALUES (1)")
+    feed.start()
+    worker = feed.cluster.wait_for_feed_worker()
+    feed.flush("180 s")
+    same_worker_below_limit(feed, worker)
+    found = read_columns(DELTA_RS, feed.path("wide"), ["id", "_sort_by", "_pg_lsn"])
+    assert sorted(id for id, *_ in found) == list(range(1, 300001))
+    first = min(order for _, order, _ in found)
+    assert sorted(order for _, order, _ in found) == list(range(first, first + 300000))
+    assert {lsn for *_, lsn in found} == {first}
+
+
 def test_large_rows(feed):
     feed.table("huge (id int, body text, n int)")
     feed.sql("ALTER TABLE huge ALTER body SET STORAGE EXTERNAL")

@@ -282,11 +282,13 @@ def test_two_feeds_of_one_database(make_feed):
     feeds = [make_feed(name) for name in ("left_side", "right_side")]
     for feed in feeds:
         feed.table("t (i int)")
+        feed.sql("INSERT INTO t VALUES (0)")
         feed.start()
+        feed.flush()
     with feeds[0].conn.transaction():
         feeds[0].sql("INSERT INTO left_side.t VALUES (1)")
         feeds[0].sql("INSERT INTO right_side.t VALUES (2)")
     left, right = (feed.check("t") for feed in feeds)
-    assert (inserts(left), inserts(right)) == ([(1,)], [(2,)])
-    assert left[0].xid == right[0].xid and left[0].lsn == right[0].lsn
+    assert (inserts(left), inserts(right)) == ([(0,), (1,)], [(0,), (2,)])
+    assert left[1].xid == right[1].xid and left[1].lsn == right[1].lsn
     assert feeds[0].cluster.slots() == [feeds[0].cluster.slot_name()]
