@@ -75,6 +75,9 @@ pub struct Database {
     pub looks: u64,
     /// Why the worker could not start or ended, for `start`; empty: no error.
     pub error: Text<512>,
+    /// Tables with a row that Postgres could not print when the worker ended of it; the next one
+    /// sets them aside. 0: place not in use.
+    pub unreadable: [u32; 8],
 }
 
 /// State of a snapshot lane.

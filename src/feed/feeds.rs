@@ -21,6 +21,10 @@ use crate::{process, settings};
 /// How long a destination may take to say what it holds; decoding waits for it.
 const SURVEY_LIMIT: Duration = Duration::from_secs(30);
 
+/// `last_error` of a table that ended the worker.
+const UNREADABLE: &str = "a row could not be read; see the server log. \
+                          Change or delete the row: the table is copied anew every 5 minutes.";
+
 /// One source schema and its destination.
 pub struct Feed {
     /// As in the catalog.
@@ -78,6 +82,8 @@ pub struct Feeds {
     pub looked_at: u64,
     /// Memory in all builders.
     pub building: usize,
+    /// Tables with a row that an earlier worker could not read.
+    pub unreadable: HashSet<u32>,
     /// Snapshot workers.
     pub lanes: Lanes,
     /// A failed table can be written again; the worker shall decode again from the slot.
@@ -116,6 +122,7 @@ impl Feeds {
             position,
             looked_at: 0,
             building: 0,
+            unreadable: HashSet::new(),
             lanes: Lanes::new(database),
             redecode: false,
             unproven: Vec::new(),
@@ -350,6 +357,21 @@ impl Feeds {
                 needs_person: false,
                 retry_at: failed.retry_at,
             }),
+            (false, None, None) if self.unreadable.contains(&found.oid) => {
+                let history = feed
+                    .found
+                    .get(&found.oid)
+                    .and_then(|found| history(found).ok());
+                State::Failed(Failure {
+                    error: UNREADABLE.into(),
+                    remedy: Remedy::Copy,
+                    pinned: history.is_some(),
+                    since: history.is_some().then_some(self.position),
+                    history,
+                    needs_person: true,
+                    retry_at: Instant::now() + Duration::from_secs(300),
+                })
+            }
             (false, None, None) => self.resume(found.oid, found.rewritten, feed),
         };
         let mut table = Table::new(found.oid, found.namespace, found.name, state);

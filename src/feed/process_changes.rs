@@ -1,5 +1,6 @@
 //! Takes decoded changes into the tables' builders, and keeps what is held in memory bounded.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use super::buffer::{Buffer, compatible};
@@ -8,6 +9,16 @@ use super::feeds::Feeds;
 use super::table::{Copying, Pending, Phase, Reason, State, Stream, Table};
 use crate::decode::{Change, Relation, Sink, Transaction, fixed_attributes};
 use crate::process;
+
+/// The table whose row is being read; 0: none. A row that Postgres cannot print (larger than 1 GB as
+/// text, not in the database's encoding) raises an error that ends the worker, which finds here
+/// whose fault it was.
+static READING: AtomicU32 = AtomicU32::new(0);
+
+/// The table whose row was being read when an error ended decoding.
+pub fn read_when_failed() -> Option<u32> {
+    Some(READING.load(Ordering::Relaxed)).filter(|oid| *oid != 0)
+}
 
 /// What became of a change that a table was offered.
 enum Outcome {
@@ -35,6 +46,7 @@ impl Sink for Feeds {
             return;
         };
         let before = table.building();
+        READING.store(oid, Ordering::Relaxed);
         let outcome = match &mut table.state {
             State::Streaming(stream) => stream.offer(transaction, relation, change),
             State::Snapshot(snapshot) => match &mut snapshot.phase {
@@ -43,6 +55,7 @@ impl Sink for Feeds {
             },
             State::Skipped(_) | State::Failed(_) => Outcome::Taken,
         };
+        READING.store(0, Ordering::Relaxed);
         self.building = (self.building + table.building()).saturating_sub(before);
         if matches!(&table.state, State::Streaming(stream) if stream.unproven)
             && !self.unproven.contains(&oid)
@@ -125,7 +138,11 @@ impl Feeds {
         let name = relation.name();
         let state = self.resume(oid, relation.rewritten(), feed);
         let taken = matches!(&state, State::Streaming(_));
-        if !taken || feed.failed.is_some() || feed.row.options.exclude.contains(&name) {
+        if !taken
+            || self.unreadable.contains(&oid)
+            || feed.failed.is_some()
+            || feed.row.options.exclude.contains(&name)
+        {
             self.not_whole.insert(oid);
             return false;
         }

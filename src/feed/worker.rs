@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use super::buffer;
 use super::catalog::{self, Look};
 use super::feeds::Feeds;
+use super::process_changes::read_when_failed;
 use super::publish::Published;
 use crate::columns;
 use crate::decode::{
@@ -126,8 +127,14 @@ fn remember(database: u32, error: pg_sys::panic::CaughtError) {
         Some(hint) => format!("{}. {hint}", report.message()),
         None => report.message().to_owned(),
     };
+    let table = read_when_failed();
     if let Some(entry) = shared::lock().database(database) {
         entry.error.set(&text);
+        if let Some(table) = table
+            && let Some(place) = entry.unreadable.iter_mut().find(|place| **place == 0)
+        {
+            *place = table;
+        }
     }
     error.rethrow();
 }
@@ -183,10 +190,15 @@ fn run(database: u32) {
         process::waker(),
     )
     .unwrap_or_else(|error| error!("could not start the writer threads: {error}"));
-    let feeds = Feeds::new(system, database, lake, decoder.position(), existing);
+    let mut feeds = Feeds::new(system, database, lake, decoder.position(), existing);
     let launcher = {
         let mut state = shared::lock();
         if let Some(entry) = state.database(database) {
+            feeds.unreadable.extend(
+                std::mem::take(&mut entry.unreadable)
+                    .iter()
+                    .filter(|table| **table != 0),
+            );
             entry.error.set("");
             entry.ready = true;
         }
