@@ -10,6 +10,7 @@ use crate::shared::{self, Status, TableStatus};
 #[derive(Default)]
 pub struct Published {
     places: HashMap<u32, usize>,
+    adopted: bool,
     full: bool,
 }
 
@@ -23,6 +24,16 @@ impl Published {
             entry.durable_lsn = durable;
         }
         let entries = state.tables();
+        if !self.adopted {
+            // What an earlier worker wrote was shown until now.
+            let of_database = |entry: &TableStatus| entry.database == feeds.database;
+            let found = entries
+                .iter()
+                .enumerate()
+                .filter(|(_, entry)| of_database(entry));
+            self.places = found.map(|(place, entry)| (entry.table, place)).collect();
+            self.adopted = true;
+        }
         self.places.retain(|oid, place| {
             let known = feeds.tables.contains_key(oid);
             if !known {

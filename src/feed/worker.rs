@@ -80,13 +80,6 @@ fn register(database: u32) -> bool {
     entry.wanted = true;
     entry.ready = false;
     entry.durable_lsn = 0;
-    for table in state
-        .tables()
-        .iter_mut()
-        .filter(|table| table.database == database)
-    {
-        table.database = 0;
-    }
     true
 }
 
@@ -370,6 +363,9 @@ impl Worker {
             return;
         }
         self.confirmed = Instant::now();
+        if self.looked.is_none() {
+            return;
+        }
         self.decoder.slot().confirm(self.feeds.confirmable());
         self.published.write(&self.feeds);
         if self.published.take_full() && !self.warned_of_tables {

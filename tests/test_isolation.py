@@ -1,0 +1,62 @@
+"""One table's trouble is its own: the others go on, and it comes back without a
+lost or doubled row."""
+
+import os
+
+from harness.feed import Feed
+from harness.waiting import wait_for
+
+READ_ONLY, WRITABLE = 0o500, 0o755
+
+
+def set_mode(feed, table, mode):
+    for folder in (feed.path(table), feed.path(table) / "_delta_log"):
+        os.chmod(folder, mode)
+
+
+def state(feed, table):
+    return feed.view(table)["status"]
+
+
+def test_a_folder_that_cannot_be_written_fails_its_table_alone(feed):
+    for name in ("good", "bad"):
+        feed.table(f"{name} (k int PRIMARY KEY)")
+        feed.sql(f"INSERT INTO {name} VALUES (1)")
+    feed.start(flush_interval="200ms")
+    feed.flush()
+    since = feed.cluster.log_size()
+    set_mode(feed, "bad", READ_ONLY)
+    try:
+        feed.sql("INSERT INTO bad VALUES (2)")
+        wait_for(lambda: state(feed, "bad") == "FAILED", 60, "the failure to be shown")
+        assert "ermission" in feed.view("bad")["last_error"]
+        for k in range(2, 6):
+            feed.sql("INSERT INTO good VALUES (%s)", [k])
+            wait_for(lambda k=k: len(feed.rows("good")) == k, 30, "the other table's changes")
+        feed.sql("UPDATE bad SET k = 20 WHERE k = 2")
+    finally:
+        set_mode(feed, "bad", WRITABLE)
+    wait_for(lambda: state(feed, "bad") == "STREAMING", 90, "the table to come back")
+    assert [row.change for row in feed.check("bad")] == ["insert", "insert", "update_preimage", "update_postimage"]
+    feed.check("good")
+    # Once per change of state, not once per try.
+    assert feed.cluster.log_text(since).count('table "bad" failed') == 1
+
+
+def test_a_row_that_cannot_be_read_fails_its_table_alone(cluster):
+    """A character that the database's encoding holds and UTF-8 has no place for."""
+    cluster.sql("CREATE DATABASE eucjp ENCODING 'EUC_JP' TEMPLATE template0 LOCALE_PROVIDER libc LOCALE 'C'")
+    cluster.sql("CREATE EXTENSION wal2delta", dbname="eucjp")
+    feed = Feed(cluster, "texts", dbname="eucjp")
+    for name in ("good", "bad"):
+        feed.table(f"{name} (k int PRIMARY KEY, v text)")
+    feed.start(flush_interval="200ms")
+    feed.flush()
+    feed.sql("INSERT INTO bad VALUES (1, convert_from('\\xa2af', 'EUC_JP'))")
+    feed.sql("INSERT INTO good VALUES (1, 'a')")
+    wait_for(lambda: len(feed.rows("good")) == 1, 60, "the other table's change")
+    wait_for(lambda: state(feed, "bad") == "FAILED", 60, "the failure to be shown")
+    assert "could not be read" in feed.view("bad")["last_error"]
+    feed.sql("INSERT INTO good VALUES (2, 'b')")
+    feed.check("good")
+    feed.stop()
