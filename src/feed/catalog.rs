@@ -50,6 +50,8 @@ pub struct CatalogTable {
     pub identity_full: bool,
     /// Whether its storage has been replaced since it was created.
     pub rewritten: bool,
+    /// Names and types of its columns, to be compared with those of another look.
+    pub columns: String,
 }
 
 /// What a look found.
@@ -148,7 +150,11 @@ fn read(system: u64, database: u32, fed: &[u32]) -> SpiResult<Option<Look>> {
             "SELECT c.oid, c.relnamespace, pg_catalog.convert_to(c.relname::text, 'UTF8'), \
                     c.relkind::text, \
                     c.relpersistence = 'p', c.relreplident = 'f', \
-                    c.relkind = 'r' AND c.relfilenode <> c.oid \
+                    c.relkind = 'r' AND c.relfilenode <> c.oid, \
+                    (SELECT pg_catalog.md5(pg_catalog.string_agg(pg_catalog.concat_ws( \
+                         ' ', a.attnum, a.attname, a.atttypid, a.atttypmod), ',' ORDER BY a.attnum)) \
+                     FROM pg_catalog.pg_attribute a \
+                     WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) \
              FROM pg_catalog.pg_class c \
              WHERE c.relnamespace = ANY ($1::bigint[]::oid[]) AND NOT c.relispartition \
                AND c.relkind IN ('r', 'p', 'f', 'm') ORDER BY c.oid",
@@ -203,6 +209,7 @@ fn catalog_table(row: &SpiHeapTupleData) -> SpiResult<CatalogTable> {
         permanent: row.get::<bool>(5)?.unwrap_or_default(),
         identity_full: row.get::<bool>(6)?.unwrap_or_default(),
         rewritten: row.get::<bool>(7)?.unwrap_or_default(),
+        columns: row.get::<String>(8)?.unwrap_or_default(),
     })
 }
 

@@ -92,6 +92,8 @@ pub struct Feeds {
     pub unproven: Vec<u32>,
     /// Tables that left their feed while a last commit is under way.
     leaving: Vec<Table>,
+    /// Pause and logged error of tables before decoding began again.
+    failures: HashMap<u32, (Duration, Option<String>)>,
     tickets: u64,
     /// Probes under way, and the schema whose feed each is for.
     probes: HashMap<u64, u32>,
@@ -127,9 +129,25 @@ impl Feeds {
             redecode: false,
             unproven: Vec::new(),
             leaving: Vec::new(),
+            failures: HashMap::new(),
             tickets: 0,
             probes: HashMap::new(),
         }
+    }
+
+    /// The same feeds, all to be taken up again from `position`. Pauses after failures go on.
+    pub fn again(mut self, position: u64, existing: HashSet<u32>) -> Feeds {
+        self.lanes.cancel_all();
+        let failures: HashMap<u32, (Duration, Option<String>)> = self
+            .tables
+            .into_values()
+            .map(|table| (table.oid, (table.pause, table.logged)))
+            .collect();
+        let lake = self.lake;
+        let mut again = Feeds::new(self.system, self.database, lake, position, existing);
+        again.tickets = self.tickets;
+        again.failures = failures;
+        again
     }
 
     /// A number for the next commit.
@@ -172,7 +190,31 @@ impl Feeds {
         }
         self.first_look = false;
         for table in look.tables {
-            self.apply_table(table);
+            self.apply_table(table, look.until);
+        }
+        self.copy_altered();
+    }
+
+    /// Copies tables whose columns were altered with no change of a row after it that would have
+    /// shown it, once decoding has got to where a look saw it.
+    fn copy_altered(&mut self) {
+        let position = self.position;
+        let due: Vec<(u32, bool)> = self
+            .tables
+            .values()
+            .filter_map(|table| table.altered_at.map(|(lsn, copies)| (table, lsn, copies)))
+            .filter(|(_, lsn, _)| position >= *lsn)
+            .map(|(table, _, copies)| (table.oid, copies == table.copies))
+            .collect();
+        for (oid, unseen) in due {
+            if let Some(table) = self.tables.get_mut(&oid) {
+                table.altered_at = None;
+                let streams = matches!(&table.state, State::Streaming(stream)
+                    if stream.history.is_some() || stream.writer.is_some());
+                if unseen && streams {
+                    self.copy_again(oid, position, "its columns were altered");
+                }
+            }
         }
     }
 
@@ -332,15 +374,16 @@ impl Feeds {
     }
 
     /// Takes over what a look says of one relation.
-    fn apply_table(&mut self, found: CatalogTable) {
+    fn apply_table(&mut self, found: CatalogTable, until: u64) {
         let Some(feed) = self.feeds.get(&found.namespace) else {
             return;
         };
         let reason = reason(&found, feed);
         let failed = feed.failed.as_ref();
         let known = self.tables.contains_key(&found.oid);
+        let skipped = reason.clone();
         let state = match (known, reason, failed) {
-            (true, reason, _) => return self.apply_known(found, reason),
+            (true, reason, _) => return self.apply_known(found, reason, until),
             // It may become FULL in the WAL that is still to be decoded.
             (false, Some(Reason::NotFull), None)
                 if !found.rewritten && self.whole(found.oid, feed) =>
@@ -375,12 +418,16 @@ impl Feeds {
             (false, None, None) => self.resume(found.oid, found.rewritten, feed),
         };
         let mut table = Table::new(found.oid, found.namespace, found.name, state);
-        table.shown.identity_full = found.identity_full;
+        table.shown.skipped = skipped;
+        table.shown.columns = found.columns;
+        if let Some((pause, logged)) = self.failures.remove(&found.oid) {
+            (table.pause, table.logged) = (pause, logged);
+        }
         self.tables.insert(found.oid, table);
     }
 
     /// A table that the worker knows, seen again.
-    fn apply_known(&mut self, found: CatalogTable, reason: Option<Reason>) {
+    fn apply_known(&mut self, found: CatalogTable, reason: Option<Reason>, until: u64) {
         let position = self.position;
         let Some(table) = self.tables.get_mut(&found.oid) else {
             return;
@@ -388,12 +435,18 @@ impl Feeds {
         let building = table.building();
         table.name = found.name;
         table.namespace = found.namespace;
-        table.shown.identity_full = found.identity_full;
+        table.shown.skipped = reason.clone();
+        if !table.shown.columns.is_empty() && table.shown.columns != found.columns {
+            table.altered_at = Some((until, table.copies));
+        }
+        table.shown.columns = found.columns;
         match (&mut table.state, reason) {
             (State::Skipped(current), Some(reason)) => *current = reason,
             (State::Skipped(_), None) => table.state = Table::queued(None, position, false),
-            // A pinned copy waits until the table is FULL again, so that a restart knows of it.
-            (State::Snapshot(snapshot), Some(reason)) if !snapshot.pinned => {
+            // One with a history waits until it can be copied over it.
+            (State::Snapshot(snapshot), Some(reason))
+                if snapshot.history.is_none() && snapshot.opening.is_none() =>
+            {
                 table.state = State::Skipped(reason);
                 self.lanes.cancel(found.oid);
                 self.building = self.building.saturating_sub(building);
@@ -787,6 +840,7 @@ impl Feeds {
         let Some(table) = self.tables.get_mut(&oid) else {
             return;
         };
+        table.copies += 1;
         self.building = self.building.saturating_sub(table.building());
         let first = table.pin().unwrap_or(seen_at).min(seen_at);
         match &mut table.state {

@@ -64,7 +64,7 @@ impl Sink for Feeds {
         }
         if matches!(outcome, Outcome::CopyAgain(_)) {
             // The last look may be behind by now, or ahead; without FULL a copy has no use yet.
-            table.shown.identity_full = relation.identity_full();
+            table.shown.skipped = (!relation.identity_full()).then_some(Reason::NotFull);
         }
         match outcome {
             Outcome::Taken => {}
@@ -165,7 +165,7 @@ impl Feeds {
             };
             stream.unproven = false;
             if !full && (stream.history.is_some() || stream.writer.is_some()) {
-                table.shown.identity_full = false;
+                table.shown.skipped = Some(Reason::NotFull);
                 self.copy_again(oid, transaction.commit_lsn, "replica identity is not FULL");
             } else if !full {
                 if let Some(writer) = &stream.writer {

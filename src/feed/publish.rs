@@ -100,10 +100,11 @@ fn describe(
         State::Streaming(stream) => {
             let committed = stream.first_undurable().unwrap_or(feeds.position);
             if !stream.has_rows {
-                reason = match table.shown.identity_full {
-                    true => EMPTY.into(),
-                    false => Reason::NotFull.text(),
-                };
+                reason = table
+                    .shown
+                    .skipped
+                    .as_ref()
+                    .map_or(EMPTY.into(), Reason::text);
                 (Status::Skipped, Some(committed))
             } else {
                 (Status::Streaming, Some(committed))
@@ -116,11 +117,12 @@ fn describe(
                 (entry.snapshot_done, entry.snapshot_total) = *rows;
             }
             let committed = snapshot.history.as_ref().map(|_| snapshot.since);
-            if table.shown.identity_full {
-                (Status::Snapshotting, committed)
-            } else {
-                reason = Reason::NotFull.text();
-                (Status::Skipped, committed)
+            match &table.shown.skipped {
+                None => (Status::Snapshotting, committed),
+                Some(why) => {
+                    reason = why.text();
+                    (Status::Skipped, committed)
+                }
             }
         }
         State::Failed(failure) => {

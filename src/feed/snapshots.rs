@@ -125,6 +125,15 @@ impl Lanes {
             .retain(|lane| lane.table.is_some() || lane.handle.is_some());
     }
 
+    /// Takes all jobs away.
+    pub fn cancel_all(&mut self) {
+        let tables: Vec<u32> = self.lanes.iter().filter_map(|lane| lane.table).collect();
+        for table in tables {
+            self.cancel(table);
+        }
+        self.dismiss_idle();
+    }
+
     /// What a lane has to say.
     fn progress(&self, index: usize) -> (LaneState, u64, u64, String) {
         let state = shared::lock();
@@ -202,7 +211,7 @@ impl Feeds {
                 continue;
             };
             match &snapshot.phase {
-                Phase::Queued if table.shown.identity_full && snapshot.opening.is_none() => {
+                Phase::Queued if table.shown.skipped.is_none() && snapshot.opening.is_none() => {
                     self.begin_copy(oid);
                 }
                 Phase::Queued => self.mark_gap(oid),
@@ -236,7 +245,7 @@ impl Feeds {
         let Some(history) = &snapshot.history else {
             return;
         };
-        if table.shown.identity_full || !snapshot.pinned || snapshot.marking.is_some() {
+        if table.shown.skipped.is_none() || !snapshot.pinned || snapshot.marking.is_some() {
             return;
         }
         let writer = snapshot

@@ -33,6 +33,10 @@ pub struct Table {
     pub pause: Duration,
     /// The last failure that was logged, until a success.
     pub logged: Option<String>,
+    /// A look saw that its columns were altered: the end of the WAL then, and `copies` then.
+    pub altered_at: Option<(u64, u64)>,
+    /// How often it was found that it has to be copied again.
+    pub copies: u64,
     /// A look did not find it any more: it leaves its feed once decoding is here.
     pub gone_at: Option<u64>,
 }
@@ -48,8 +52,10 @@ pub struct Shown {
     pub last_write: i64,
     /// Rows of the last snapshot.
     pub snapshot_rows: u64,
-    /// Whether it has REPLICA IDENTITY FULL, by the last look.
-    pub identity_full: bool,
+    /// Why it takes no part, by the last look or a later change; a copy waits for that.
+    pub skipped: Option<Reason>,
+    /// Names and types of its columns, by the last look.
+    pub columns: String,
 }
 
 /// Where a table stands.
@@ -276,10 +282,9 @@ impl Table {
             namespace,
             name,
             state,
-            shown: Shown {
-                identity_full: true,
-                ..Shown::default()
-            },
+            shown: Shown::default(),
+            altered_at: None,
+            copies: 0,
             pause: Duration::ZERO,
             logged: None,
             gone_at: None,
@@ -352,7 +357,7 @@ impl Table {
             // Of a first copy nothing is in Delta, however far decoding was when it was queued.
             // One that waits for FULL identity is shown as skipped and not waited for.
             State::Snapshot(snapshot) => match snapshot.phase {
-                Phase::Queued if !self.shown.identity_full => None,
+                Phase::Queued if self.shown.skipped.is_some() => None,
                 _ => Some(if snapshot.pinned { snapshot.since } else { 0 }),
             },
             State::Failed(failure) if failure.needs_person => None,

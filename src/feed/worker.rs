@@ -207,11 +207,16 @@ fn run(database: u32) {
         confirmed: Instant::now(),
         warned_of_tables: false,
     };
-    match worker.feed() {
-        End::NoFeeds => worker.decoder.drop_slot(),
-        End::Redecode => log!("wal2delta: decoding again from the slot for tables that had failed"),
+    loop {
+        match worker.feed() {
+            End::NoFeeds => {
+                worker.decoder.drop_slot();
+                worker.feeds.lake.shutdown();
+                return;
+            }
+            End::Redecode => worker = worker.again(),
+        }
     }
-    worker.feeds.lake.shutdown();
 }
 
 /// The decoder, and the tables that were there where it stands.
@@ -276,6 +281,19 @@ struct Worker {
 }
 
 impl Worker {
+    /// The same, decoding again from the slot.
+    fn again(self) -> Worker {
+        log!("wal2delta: decoding again from the slot for tables that had failed");
+        let (decoder, existing) = standing_point(self.decoder.again());
+        let feeds = self.feeds.again(decoder.position(), existing);
+        Worker {
+            decoder,
+            feeds,
+            looked: None,
+            ..self
+        }
+    }
+
     /// The main loop.
     fn feed(&mut self) -> End {
         loop {
@@ -344,11 +362,11 @@ impl Worker {
             &self.feeds.schemas(),
         );
         self.looked = Some(Instant::now());
-        match look {
-            Some(look) => self.feeds.apply(look),
-            None => self.feeds.apply(Look::nothing()),
-        }
-        if self.feeds.finished() && starts.forget_if_unwanted() {
+        let look = look.unwrap_or_else(Look::nothing);
+        // Rows of feeds that the WAL has not shown yet keep the worker too.
+        let none_left = look.feeds.is_empty();
+        self.feeds.apply(look);
+        if none_left && self.feeds.finished() && starts.forget_if_unwanted() {
             return Some(End::NoFeeds);
         }
         if let Some(entry) = shared::lock().database(self.feeds.database) {

@@ -28,7 +28,7 @@ pub(crate) async fn create_table(
 ) -> Result<(String, TableStore, Table), LakeError> {
     for number in 0..MAX_NUMBER {
         let folder = numbered_folder_name(table_name, number);
-        let store = shared.table_store(destination, &folder).await?;
+        let store = shared.table_store(destination, &folder, true).await?;
         if let Some(table) = create_in(shared, &store, source, schema).await? {
             return Ok((folder, store, table));
         }

@@ -176,12 +176,27 @@ impl Destination {
         Ok(folders)
     }
 
-    /// The store of one table, created if it does not exist. Blocks on the disk.
-    pub(crate) fn table_store(&self, folder: &str) -> Result<TableStore, LakeError> {
+    /// The store of one table; its folder is made only with `make`, for a new table. Blocks on the
+    /// disk.
+    pub(crate) fn table_store(&self, folder: &str, make: bool) -> Result<TableStore, LakeError> {
         let path = self.folder.join(folder);
         let name = path.display().to_string();
-        create_folders(&path.join("_delta_log"))
-            .map_err(|error| LakeError::io(&format!("create folder \"{name}\""), &error))?;
+        if make {
+            if make {
+                create_folders(&path.join("_delta_log"))
+                    .map_err(|error| LakeError::io(&format!("create folder \"{name}\""), &error))?;
+            } else if !path.join("_delta_log").is_dir() {
+                return Err(LakeError::config(
+                    format!("history table \"{name}\" does not exist any more"),
+                    "Bring it back (is its volume mounted?), or stop the feed and start it again.",
+                ));
+            }
+        } else if !path.join("_delta_log").is_dir() {
+            return Err(LakeError::config(
+                format!("history table \"{name}\" does not exist any more"),
+                "Bring it back (is its volume mounted?), or stop the feed and start it again.",
+            ));
+        }
         // A crash of an earlier process may have left a commit that is visible but whose folder
         // entry is not on disk yet. Once it has been read it must not vanish.
         sync_folder(&path.join("_delta_log"))

@@ -102,14 +102,8 @@ impl Draft {
             .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?
             .to_owned();
         let temporary = folder.join(format!("{TEMPORARY_PREFIX}{}", Uuid::new_v4()));
-        let create = || File::create_new(&temporary);
-        let file = create().or_else(|error| {
-            if error.kind() != io::ErrorKind::NotFound {
-                return Err(error);
-            }
-            create_folders(&folder)?;
-            create()
-        })?;
+        // The folder is never made here: one that has gone took the table's log with it.
+        let file = File::create_new(&temporary)?;
         file.set_permissions(Permissions::from_mode(FILE_MODE))?;
         Ok(Draft {
             file,

@@ -11,6 +11,10 @@ async fn create_never_overwrites_and_leaves_no_draft() {
     let folder = tempfile::tempdir().unwrap();
     let store = DurableStore::new(folder.path()).unwrap();
     let path = Path::from("_delta_log/0.json");
+    let homeless = store.put_opts(&path, "one".into(), create()).await;
+    assert!(homeless.is_err(), "a folder that has gone must not be made");
+    assert!(!folder.path().join("_delta_log").exists());
+    create_folders(&folder.path().join("_delta_log")).unwrap();
     store.put_opts(&path, "one".into(), create()).await.unwrap();
     let again = store.put_opts(&path, "two".into(), create()).await;
     assert!(matches!(again, Err(Error::AlreadyExists { .. })));
@@ -35,6 +39,7 @@ async fn create_never_overwrites_and_leaves_no_draft() {
 async fn a_large_file_appears_whole_and_parts_keep_their_order() {
     let folder = tempfile::tempdir().unwrap();
     let store = DurableStore::new(folder.path()).unwrap();
+    create_folders(&folder.path().join("a")).unwrap();
     let path = Path::from("a/b.parquet");
     let mut upload = store.put_multipart(&path).await.unwrap();
     let first = upload.put_part("first ".into());
@@ -61,6 +66,7 @@ async fn a_large_file_appears_whole_and_parts_keep_their_order() {
 async fn listings_are_sorted_and_hide_drafts() {
     let folder = tempfile::tempdir().unwrap();
     let store = DurableStore::new(folder.path()).unwrap();
+    create_folders(&folder.path().join("l")).unwrap();
     for name in ["l/3", "l/1", "l/2"] {
         store.put(&Path::from(name), "x".into()).await.unwrap();
     }

@@ -72,9 +72,10 @@ impl Shared {
         &self,
         destination: &Destination,
         folder: &str,
+        make: bool,
     ) -> Result<TableStore, LakeError> {
         let (destination, folder) = (destination.clone(), folder.to_owned());
-        tokio::task::spawn_blocking(move || destination.table_store(&folder))
+        tokio::task::spawn_blocking(move || destination.table_store(&folder, make))
             .await
             .map_err(|error| LakeError::internal(format!("opening a folder failed: {error}")))?
     }

@@ -107,14 +107,18 @@ impl TableStore {
         }
     }
 
-    /// Writes a file and removes it again: whether the table's folder takes data files.
+    /// Writes a file and removes it again, for data files and for commits: whether the table can be
+    /// written.
     pub(crate) async fn probe(&self) -> Result<(), LakeError> {
-        let path = Path::from(format!(".wal2delta_probe_{}", Uuid::new_v4()));
-        self.create(&path, Bytes::from_static(b"probe")).await?;
-        let doing = self.doing("remove", &path);
-        in_time(&doing, self.store.delete(&path))
-            .await?
-            .map_err(|error| LakeError::store(&doing, &error))
+        for folder in ["", "_delta_log/"] {
+            let path = Path::from(format!("{folder}.wal2delta_probe_{}", Uuid::new_v4()));
+            self.create(&path, Bytes::from_static(b"probe")).await?;
+            let doing = self.doing("remove", &path);
+            in_time(&doing, self.store.delete(&path))
+                .await?
+                .map_err(|error| LakeError::store(&doing, &error))?;
+        }
+        Ok(())
     }
 
     /// Removes files that no commit names. Best effort: what stays is an orphan, no harm.

@@ -58,7 +58,7 @@ pub(crate) async fn probe(
         .await
         .map_err(|error| LakeError::internal(format!("probing a destination failed: {error}")))??;
     for folder in folders {
-        let store = shared.table_store(destination, &folder).await?;
+        let store = shared.table_store(destination, &folder, false).await?;
         open_table(&store, &shared.kernels).await?;
         store.probe().await?;
     }
@@ -70,7 +70,7 @@ async fn look(
     destination: &Destination,
     folder: String,
 ) -> Result<Option<Found>, LakeError> {
-    let store = shared.table_store(destination, &folder).await?;
+    let store = shared.table_store(destination, &folder, false).await?;
     match open_table(&store, &shared.kernels).await {
         Ok(table) => Ok(table.source.map(|source| Found {
             folder,

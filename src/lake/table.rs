@@ -102,7 +102,7 @@ impl TableTask {
             Target::Existing { folder } | Target::StageOnly { folder } => {
                 let store = self
                     .shared
-                    .table_store(&self.spec.destination, folder)
+                    .table_store(&self.spec.destination, folder, false)
                     .await?;
                 let table = open_table(&store, &self.shared.kernels).await?;
                 (folder.clone(), store, table)
