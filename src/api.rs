@@ -327,11 +327,15 @@ fn check() -> TableIterator<
         SLOT_HINT,
     ));
     rows.push(row("background workers", enough_workers(), WORKERS_HINT));
-    rows.push(row(
-        "wal2delta in output_plugin_libraries (needed by pg_upgrade only)",
-        plugin_listed(),
-        "Feeds work without it. Before pg_upgrade, set \
-         output_plugin_libraries = 'pgoutput, test_decoding, wal2delta' in postgresql.conf of the new cluster.",
+    // Not wrong without it: feeds do not need it.
+    rows.push((
+        "wal2delta in output_plugin_libraries, for pg_upgrade".into(),
+        true,
+        (!plugin_listed()).then(|| {
+            "Nothing for feeds. Before pg_upgrade, set output_plugin_libraries = \
+             'pgoutput, test_decoding, wal2delta' in postgresql.conf of the new cluster."
+                .into()
+        }),
     ));
     if count_feeds() > 0 {
         let error = feed_error();

@@ -111,21 +111,21 @@ fn look_into_next(
 
 /// Starts what is wanted and not running; returns how long to wait at most.
 fn tend(children: &mut HashMap<u32, Child>) -> Duration {
-    let wanted: Vec<(u32, bool)> = shared::lock()
+    let wanted: Vec<(u32, bool, bool)> = shared::lock()
         .databases
         .iter()
         .filter(|entry| entry.oid != 0 && entry.wanted)
-        .map(|entry| (entry.oid, entry.worker_pid != 0))
+        .map(|entry| (entry.oid, entry.worker_pid != 0, entry.ready))
         .collect();
     children.retain(|oid, child| {
-        wanted.iter().any(|(wanted, _)| wanted == oid)
+        wanted.iter().any(|(wanted, ..)| wanted == oid)
             || child
                 .handle
                 .as_ref()
                 .is_some_and(|handle| !handle.stopped())
     });
     let mut next = PAUSES.1;
-    for (database, running) in wanted {
+    for (database, running, ready) in wanted {
         let child = children.entry(database).or_insert_with(|| Child {
             handle: None,
             started: Instant::now(),
@@ -133,8 +133,8 @@ fn tend(children: &mut HashMap<u32, Child>) -> Duration {
         });
         let stopped = child.handle.as_ref().is_none_or(Handle::stopped);
         if running || !stopped {
-            // A worker that ran for long has earned a quick restart.
-            if child.started.elapsed() > PAUSES.1 {
+            // A worker that got to decoding has earned a quick restart.
+            if ready {
                 child.pause = PAUSES.0;
             }
             continue;

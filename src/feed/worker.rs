@@ -29,8 +29,6 @@ const CONFIRM_EVERY: Duration = Duration::from_millis(500);
 const LOOK_EVERY_AT_LEAST: Duration = Duration::from_secs(1);
 /// How long commits under way are waited for before decoding again.
 const SETTLE_LIMIT: Duration = Duration::from_secs(10);
-/// Arrow data that one data file holds.
-const FILE_BYTES: usize = 256 << 20;
 /// Commits between two checkpoints of a table.
 const CHECKPOINT_INTERVAL: u64 = 10;
 
@@ -143,6 +141,8 @@ pub fn adopt_settings() {
         (c"default_transaction_isolation", c"read committed"),
         (c"default_transaction_read_only", c"off"),
         (c"row_security", c"off"),
+        // What decoding holds of large transactions comes on top of max_memory.
+        (c"logical_decoding_work_mem", c"16MB"),
         // A commit of this process must never wait for a standby.
         (c"synchronous_commit", c"local"),
         (c"jit", c"off"),
@@ -177,7 +177,8 @@ fn run(database: u32) {
     let lake = Lake::start(
         LakeConfig {
             max_memory: settings::max_memory(),
-            target_file_bytes: FILE_BYTES,
+            // A file is encoded in memory.
+            target_file_bytes: settings::max_memory() / 2,
             checkpoint_interval: CHECKPOINT_INTERVAL,
         },
         process::waker(),
@@ -317,7 +318,7 @@ impl Worker {
             }
             let asked = self.flush_asked();
             self.feeds.flush_due(asked);
-            self.confirm(asked.is_some());
+            self.confirm(asked.is_some() || self.flush_waits());
             if at_end {
                 process::wait(self.pause(asked.is_some()));
             }
@@ -343,6 +344,16 @@ impl Worker {
             .database(self.feeds.database)
             .map_or(0, |entry| entry.flush_lsn);
         (asked > self.feeds.durable() && self.feeds.position >= asked).then_some(asked)
+    }
+
+    /// Whether a `flush` waits for something that is durable by now.
+    fn flush_waits(&self) -> bool {
+        let mut state = shared::lock();
+        let waits = state
+            .database(self.feeds.database)
+            .is_some_and(|entry| entry.flush_lsn > entry.durable_lsn);
+        drop(state);
+        waits
     }
 
     /// Takes a look at the catalog if one is due and possible.

@@ -4,12 +4,19 @@
 
 #![allow(unsafe_code)]
 
-/// Keeps glibc to one heap arena. To be called before the first thread starts.
+/// Blocks of this size and more are mapped on their own, so that they go back to the operating
+/// system when they are freed. Without a fixed value glibc raises it to the size of the blocks that
+/// it sees, up to 32 MB, and keeps large values in the heap.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+const MAPPED_BYTES: libc::c_int = 4 << 20;
+
+/// Keeps glibc to one heap arena, without large blocks. To be called before the first thread starts.
 pub(crate) fn use_one_arena() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: mallopt with a valid parameter has no preconditions.
+    // SAFETY: mallopt with valid parameters has no preconditions.
     unsafe {
         libc::mallopt(libc::M_ARENA_MAX, 1);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, MAPPED_BYTES);
     }
 }
 

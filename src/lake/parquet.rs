@@ -41,7 +41,7 @@ pub(crate) fn encode(
     let file_schema = schema.parquet_arrow();
     // Readers take the schema from the Delta log; the Arrow one would only be another truth.
     let options = ArrowWriterOptions::new()
-        .with_properties(properties(schema)?)
+        .with_properties(properties(schema, has_large_rows(&batches))?)
         .with_skip_arrow_metadata(true);
     let mut writer =
         ArrowWriter::try_new_with_options(Vec::new(), Arc::clone(&file_schema), options)
@@ -66,7 +66,15 @@ pub(crate) fn encode(
     })
 }
 
-fn properties(schema: &HistorySchema) -> Result<WriterProperties, LakeError> {
+/// Rows of which hardly any two are alike, and which a dictionary would hold once more.
+fn has_large_rows(batches: &[Charged<RecordBatch>]) -> bool {
+    const LARGE: usize = 64 << 10;
+    let bytes: usize = batches.iter().map(|batch| batch.charge.bytes()).sum();
+    let rows: usize = batches.iter().map(|batch| batch.value.num_rows()).sum();
+    bytes / rows.max(1) > LARGE
+}
+
+fn properties(schema: &HistorySchema, large_rows: bool) -> Result<WriterProperties, LakeError> {
     let physical = schema.physical_names();
     let mut builder = WriterProperties::builder()
         .set_writer_version(WriterVersion::PARQUET_1_0)
@@ -75,6 +83,11 @@ fn properties(schema: &HistorySchema) -> Result<WriterProperties, LakeError> {
         .set_statistics_enabled(EnabledStatistics::Chunk)
         .set_max_row_group_row_count(Some(ROW_GROUP_ROWS))
         .set_max_row_group_bytes(Some(ROW_GROUP_BYTES));
+    if large_rows {
+        builder = builder
+            .set_dictionary_enabled(false)
+            .set_statistics_enabled(EnabledStatistics::None);
+    }
     for (index, (name, _, _)) in schema.columns().enumerate() {
         // Never the same value twice, or long runs of values that only grow: differences are far
         // smaller than a dictionary.
