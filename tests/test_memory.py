@@ -2,11 +2,10 @@
 a large transaction and with large rows."""
 
 import hashlib
-
-import pytest
 import re
 from pathlib import Path
 
+import pytest
 from harness.readers import DELTA_RS, read_columns
 
 MEGABYTE = 1 << 20
