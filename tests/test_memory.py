@@ -65,7 +65,7 @@ def test_a_large_snapshot(feed):
     assert {lsn for *_, lsn in found} == {first}
 
 
-@pytest.mark.xfail(strict=True, reason="rows of 20 MB: the worker peaks at about 440 MB with max_memory = 64MB")
+@pytest.mark.xfail(strict=True, reason="rows of 20 MB: the worker peaks at about 350 MB with max_memory = 64MB")
 def test_large_rows(feed):
     feed.table("huge (id int, body text, n int)")
     feed.sql("ALTER TABLE huge ALTER body SET STORAGE EXTERNAL")

@@ -12,8 +12,8 @@ use crate::lake::budget::Charged;
 use crate::lake::error::LakeError;
 use crate::lake::event::DataFile;
 use crate::lake::log::now_ms;
-use crate::lake::parquet::encode;
-use crate::lake::runtime::Shared;
+use crate::lake::parquet::{encode, has_large_rows};
+use crate::lake::runtime::{ENCODERS, Shared};
 use crate::lake::schema::HistorySchema;
 use crate::lake::store::TableStore;
 
@@ -149,9 +149,15 @@ async fn store_file(
     order: usize,
     batches: Vec<Charged<RecordBatch>>,
 ) -> Result<StoredFile, LakeError> {
+    // Large values take their size several times over while they are encoded: one file at a time.
+    let permits = if has_large_rows(&batches) {
+        ENCODERS
+    } else {
+        1
+    };
     let permit = shared
         .encoders
-        .acquire()
+        .acquire_many(permits)
         .await
         .map_err(|error| LakeError::internal(error.to_string()))?;
     let layout = schema.layout();

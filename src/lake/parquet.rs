@@ -67,7 +67,7 @@ pub(crate) fn encode(
 }
 
 /// Rows of which hardly any two are alike, and which a dictionary would hold once more.
-fn has_large_rows(batches: &[Charged<RecordBatch>]) -> bool {
+pub(crate) fn has_large_rows(batches: &[Charged<RecordBatch>]) -> bool {
     const LARGE: usize = 64 << 10;
     let bytes: usize = batches.iter().map(|batch| batch.charge.bytes()).sum();
     let rows: usize = batches.iter().map(|batch| batch.value.num_rows()).sum();
@@ -86,7 +86,9 @@ fn properties(schema: &HistorySchema, large_rows: bool) -> Result<WriterProperti
     if large_rows {
         builder = builder
             .set_dictionary_enabled(false)
-            .set_statistics_enabled(EnabledStatistics::None);
+            .set_statistics_enabled(EnabledStatistics::None)
+            // A page for each value: it is compressed and let go before the next one comes.
+            .set_write_batch_size(1);
     }
     for (index, (name, _, _)) in schema.columns().enumerate() {
         // Never the same value twice, or long runs of values that only grow: differences are far

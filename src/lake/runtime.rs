@@ -21,7 +21,7 @@ use crate::lake::writer::{HistoryWriter, OpenTable};
 /// Worker threads of the runtime.
 const WORKERS: usize = 2;
 /// Parquet encoders at work at the same time.
-const ENCODERS: usize = 2;
+pub(crate) const ENCODERS: u32 = 2;
 /// Kernel calls at the same time. Each needs up to four blocking threads; with fewer it hangs.
 const KERNEL_CALLS: usize = 3;
 /// Enough for the kernel calls, the encoders and some disk work. Unbounded, opening a long log
@@ -100,7 +100,7 @@ impl Lake {
         let shared = Arc::new(Shared {
             config,
             budget: Budget::new(config.max_memory),
-            encoders: Semaphore::new(ENCODERS),
+            encoders: Semaphore::new(ENCODERS as usize),
             kernels: Semaphore::new(KERNEL_CALLS),
             upkeep: Semaphore::new(1),
             events: sender,
