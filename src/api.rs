@@ -350,10 +350,7 @@ fn check() -> TableIterator<
         rows.push((
             format!("destination {destination}"),
             result.is_ok(),
-            result.err().map(|error| match error.hint() {
-                Some(hint) => format!("{error}. {hint}"),
-                None => error.to_string(),
-            }),
+            result.err().map(|error| error.with_remedy()),
         ));
     }
     TableIterator::new(rows)

@@ -188,11 +188,7 @@ fn databases() -> Vec<u32> {
             if tuple.is_null() {
                 break;
             }
-            let header = (*tuple).t_data;
-            let row = header
-                .cast::<u8>()
-                .add((*header).t_hoff as usize)
-                .cast::<pg_sys::FormData_pg_database>();
+            let row = process::fixed_part::<pg_sys::FormData_pg_database>(tuple);
             // An interrupted DROP DATABASE leaves a limit of -2 (pg_database.h).
             let valid = (*row).datconnlimit != -2;
             if valid && (*row).datallowconn && !(*row).datistemplate {

@@ -155,6 +155,18 @@ pub fn set_config(name: &CStr, value: &CStr) {
     }
 }
 
+/// The fixed part of a catalog tuple (GETSTRUCT, htup_details.h).
+///
+/// # Safety
+/// The tuple must be one of the catalog whose row type `T` is.
+pub unsafe fn fixed_part<T>(tuple: pg_sys::HeapTuple) -> *const T {
+    // SAFETY: the data begin `t_hoff` bytes after the header (the caller's promise).
+    unsafe {
+        let header = (*tuple).t_data;
+        header.cast::<u8>().add((*header).t_hoff as usize).cast()
+    }
+}
+
 /// This process' id.
 pub fn my_pid() -> i32 {
     // SAFETY: set at process start, never written again.

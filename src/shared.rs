@@ -71,8 +71,6 @@ pub struct Database {
     pub durable_lsn: u64,
     /// `flush` asks for this LSN.
     pub flush_lsn: u64,
-    /// Number of looks at the catalog that the worker has completed.
-    pub looks: u64,
     /// Why the worker could not start or ended, for `start`; empty: no error.
     pub error: Text<512>,
     /// Tables with a row that Postgres could not print when the worker ended of it; the next one

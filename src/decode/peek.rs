@@ -74,11 +74,7 @@ fn tables_before(transaction: &Transaction) -> HashSet<u32> {
             if tuple.is_null() {
                 break;
             }
-            let header = (*tuple).t_data;
-            let class = header
-                .cast::<u8>()
-                .add((*header).t_hoff as usize)
-                .cast::<pg_sys::FormData_pg_class>();
+            let class = process::fixed_part::<pg_sys::FormData_pg_class>(tuple);
             let table = (*class).oid.to_u32();
             if (*class).relkind as u8 == pg_sys::RELKIND_RELATION
                 && creating_xid(table) != Some(transaction.xid)

@@ -276,15 +276,11 @@ impl Feeds {
             let Some(table) = self.tables.remove(&oid) else {
                 continue;
             };
+            let source = self.source(oid);
             if let Some(feed) = self.feeds.get_mut(&table.namespace)
                 && let Some(history) = table.history()
             {
                 // Should it come back, its history is the one to replace.
-                let source = Source {
-                    system: self.system,
-                    database: self.database,
-                    table: oid,
-                };
                 feed.found
                     .insert(oid, left(history, source, feed.row.generation));
             }
@@ -336,7 +332,7 @@ impl Feeds {
             Err(error) => {
                 log!("wal2delta: destination \"{}\": {error}", feed.destination);
                 feed.failed = Some(FeedFailure {
-                    error: describe(&error),
+                    error: error.with_remedy(),
                     retry_at: Instant::now() + Duration::from_secs(1),
                     since: self.position,
                 });
@@ -573,7 +569,7 @@ impl Feeds {
         }
 
         let needs_person = error.kind().retry() == Retry::Never;
-        self.fail(oid, describe(&error), needs_person);
+        self.fail(oid, error.with_remedy(), needs_person);
     }
 
     /// Moves a table to FAILED and says so in the log, once per failure of another kind.
@@ -618,7 +614,7 @@ impl Feeds {
                     let due = matches!(&table.state, State::Failed(failure)
                         if failure.retry_at <= now && failure.remedy == Remedy::Redecode);
                     if due {
-                        table.fail(describe(&error), Remedy::Redecode, false, position);
+                        table.fail(error.with_remedy(), Remedy::Redecode, false, position);
                     }
                 }
                 if let Some(failed) = self
@@ -626,7 +622,7 @@ impl Feeds {
                     .get_mut(&namespace)
                     .and_then(|feed| feed.failed.as_mut())
                 {
-                    failed.error = describe(&error);
+                    failed.error = error.with_remedy();
                     failed.retry_at = now + Duration::from_secs(5);
                 }
             }
@@ -685,15 +681,11 @@ impl Feeds {
     /// Hands what a table's builders hold to its writer; with `spill`, to be written to a file
     /// now rather than with the next commit.
     pub fn seal(&mut self, oid: u32, spill: bool) {
+        let source = self.source(oid);
         let Some(table) = self.tables.get_mut(&oid) else {
             return;
         };
         self.building = self.building.saturating_sub(table.building());
-        let source = Source {
-            system: self.system,
-            database: self.database,
-            table: oid,
-        };
         let Some(feed) = self.feeds.get(&table.namespace) else {
             return;
         };
@@ -763,6 +755,15 @@ impl Feeds {
             .unwrap_or_else(settings::flush_interval)
     }
 
+    /// Identity of a source table.
+    pub fn source(&self, table: u32) -> Source {
+        Source {
+            system: self.system,
+            database: self.database,
+            table,
+        }
+    }
+
     /// Schemas that are fed.
     pub fn schemas(&self) -> Vec<u32> {
         self.feeds.keys().copied().collect()
@@ -813,17 +814,8 @@ impl Feeds {
 
     /// Whether commits are under way.
     pub fn writes(&self) -> bool {
-        self.tables.values().any(|table| {
+        self.tables.values().chain(&self.leaving).any(|table| {
             matches!(&table.state, State::Streaming(stream) if !stream.in_flight.is_empty())
-        })
-    }
-
-    /// Whether something is under way that an answer of the writer threads will move on.
-    pub fn busy(&self) -> bool {
-        self.tables.values().any(|table| match &table.state {
-            State::Streaming(stream) => !stream.in_flight.is_empty(),
-            State::Snapshot(_) => true,
-            _ => false,
         })
     }
 
@@ -968,12 +960,4 @@ fn seal(table: &mut Table, feed: &Feed, source: Source, lake: &Lake) -> Result<(
         charge: held.charge,
     });
     Ok(())
-}
-
-/// An error of the lake with its remedy, for `last_error`.
-fn describe(error: &LakeError) -> String {
-    match error.hint() {
-        Some(hint) => format!("{error}. {hint}"),
-        None => error.to_string(),
-    }
 }

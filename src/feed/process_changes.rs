@@ -360,11 +360,7 @@ fn identity_full(oid: u32) -> bool {
         if tuple.is_null() {
             return false;
         }
-        let header = (*tuple).t_data;
-        let class = header
-            .cast::<u8>()
-            .add((*header).t_hoff as usize)
-            .cast::<pg_sys::FormData_pg_class>();
+        let class = process::fixed_part::<pg_sys::FormData_pg_class>(tuple);
         let full = (*class).relreplident as u8 == pg_sys::REPLICA_IDENTITY_FULL;
         pg_sys::ReleaseSysCache(tuple);
         full

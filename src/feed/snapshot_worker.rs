@@ -12,7 +12,7 @@ use crate::columns::{self, Change, Origin, Rows, Shape};
 use crate::decode::insert_position;
 use crate::lake::{
     Charged, DataFile, Destination, Event, HistorySchema, HistoryWriter, Lake, LakeConfig,
-    LakeError, OpenTable, Source, Target,
+    OpenTable, Source, Target,
 };
 use crate::process;
 use crate::shared::{self, LaneState};
@@ -311,7 +311,7 @@ fn open(
         while let Some(event) = lake.try_event() {
             match event {
                 Event::Opened { folder, .. } => return Ok((writer, folder)),
-                Event::Failed { error, .. } => return Err(describe(&error)),
+                Event::Failed { error, .. } => return Err(error.with_remedy()),
                 _ => {}
             }
         }
@@ -326,7 +326,7 @@ fn staged(lake: &Lake, writer: &HistoryWriter) -> Result<Vec<DataFile>, String> 
         while let Some(event) = lake.try_event() {
             match event {
                 Event::Staged { files, .. } => return Ok(files),
-                Event::Failed { error, .. } => return Err(describe(&error)),
+                Event::Failed { error, .. } => return Err(error.with_remedy()),
                 _ => {}
             }
         }
@@ -337,17 +337,10 @@ fn staged(lake: &Lake, writer: &HistoryWriter) -> Result<Vec<DataFile>, String> 
 fn fail_on_error(lake: &Lake) -> Result<(), String> {
     while let Some(event) = lake.try_event() {
         if let Event::Failed { error, .. } = event {
-            return Err(describe(&error));
+            return Err(error.with_remedy());
         }
     }
     Ok(())
-}
-
-fn describe(error: &LakeError) -> String {
-    match error.hint() {
-        Some(hint) => format!("{error}. {hint}"),
-        None => error.to_string(),
-    }
 }
 
 fn current_snapshot() -> Result<String, String> {

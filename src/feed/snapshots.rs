@@ -228,11 +228,7 @@ impl Feeds {
     fn mark_gap(&mut self, oid: u32) {
         let ticket = self.ticket();
         let lake = &self.lake;
-        let source = Source {
-            system: self.system,
-            database: self.database,
-            table: oid,
-        };
+        let source = self.source(oid);
         let Some(table) = self.tables.get_mut(&oid) else {
             return;
         };
@@ -382,11 +378,7 @@ impl Feeds {
     /// most rows that the snapshot can have, since these are not counted yet.
     pub fn spill_held(&mut self, oid: u32) {
         let lake = &self.lake;
-        let source = Source {
-            system: self.system,
-            database: self.database,
-            table: oid,
-        };
+        let source = self.source(oid);
         let Some(table) = self.tables.get_mut(&oid) else {
             return;
         };
@@ -458,11 +450,7 @@ impl Feeds {
             .read_answer()
             .map_err(|error| error.to_string())?;
         let lake = &self.lake;
-        let source = Source {
-            system: self.system,
-            database,
-            table: oid,
-        };
+        let source = self.source(oid);
         let Some(table) = self.tables.get_mut(&oid) else {
             return Ok(());
         };
@@ -529,10 +517,13 @@ impl Feeds {
 
     /// How long the main loop may wait while copies run.
     pub fn snapshot_wait(&self) -> Option<Duration> {
-        let copying = self
-            .tables
-            .values()
-            .any(|table| matches!(table.state, State::Snapshot(_)));
+        // One that waits for FULL identity is moved on by a look, not by waiting.
+        let copying = self.tables.values().any(|table| match &table.state {
+            State::Snapshot(snapshot) => {
+                table.shown.skipped.is_none() || matches!(snapshot.phase, Phase::Copying(_))
+            }
+            _ => false,
+        });
         copying.then_some(Duration::from_millis(20))
     }
 }

@@ -380,9 +380,6 @@ impl Worker {
         if none_left && self.feeds.finished() && starts.forget_if_unwanted() {
             return Some(End::NoFeeds);
         }
-        if let Some(entry) = shared::lock().database(self.feeds.database) {
-            entry.looks += 1;
-        }
         None
     }
 
@@ -412,7 +409,7 @@ impl Worker {
         match self.feeds.snapshot_wait() {
             Some(wait) => wait,
             None if unconfirmed || flush_asked => Duration::from_millis(5),
-            None if self.feeds.busy() => Duration::from_millis(20),
+            None if self.feeds.writes() => Duration::from_millis(20),
             None => IDLE,
         }
     }

@@ -101,6 +101,14 @@ impl LakeError {
         self.hint.clone()
     }
 
+    /// Message and remedy in one text, for where there is no place of its own for a hint.
+    pub fn with_remedy(&self) -> String {
+        match &self.hint {
+            Some(hint) => format!("{self}. {hint}"),
+            None => self.to_string(),
+        }
+    }
+
     /// An I/O error on a local path; `doing` completes "could not …".
     pub fn io(doing: &str, error: &std::io::Error) -> Self {
         Self::from_chain(doing, error)
