@@ -33,12 +33,26 @@ test: ## unit tests, SQL tests, whole-cluster tests; PYTEST_ARGS='-k name' is pa
 	@pg_config=$$(scripts/postgres17 --own --extensions)
 	$(call cargo-for,$$pg_config)
 	run cargo build --release --locked
+	run cargo build --release --locked --package wal2delta-faults
 	run cargo test --release --locked --lib
 	run scripts/install "$$pg_config"
+	run scripts/install --faults "$$pg_config"
 	export WAL2DELTA_PG_CONFIG=$$pg_config
 	python=$$(scripts/venv venv tests/requirements.txt)
 	if [[ -x pg_test/run ]]; then run pg_test/run; fi
 	run "$$python" -m pytest tests $(PYTEST_ARGS)
+
+.PHONY: torture
+torture: ## random load and random faults for SECONDS (default 600); SEED=… repeats a run
+	@pg_config=$$(scripts/postgres17 --own --extensions)
+	$(call cargo-for,$$pg_config)
+	run cargo build --release --locked
+	run cargo build --release --locked --package wal2delta-faults
+	run scripts/install "$$pg_config"
+	run scripts/install --faults "$$pg_config"
+	export WAL2DELTA_PG_CONFIG=$$pg_config
+	python=$$(scripts/venv venv tests/requirements.txt)
+	run "$$python" -m pytest -s tests/test_torture.py --torture-seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED)) $(PYTEST_ARGS)
 
 .PHONY: build
 build: ## the release build, for PG_CONFIG or the PostgreSQL 17 that demo and tests use
@@ -67,7 +81,7 @@ lint: ## format and clippy, warnings are errors
 	cargo fmt --check
 	pg_config=$$(scripts/postgres17 --own)
 	$(call cargo-for,$$pg_config)
-	run cargo clippy --release --locked --all-targets -- -D warnings
+	run cargo clippy --release --locked --workspace --all-targets -- -D warnings
 
 .PHONY: bench
 bench: ## not yet: benchmarks come with a later milestone

@@ -27,11 +27,20 @@ CREATE TABLE wal2delta.feeds (
     -- Where the row was made: a copy of the database must not take over the feed.
     system_identifier bigint NOT NULL,
     database_oid oid NOT NULL,
+    -- Identities of the data directories it has lived in: a copy of the server must not either.
+    homes text[] NOT NULL,
+    paused boolean NOT NULL DEFAULT false,
     started_at timestamptz NOT NULL
 );
 -- The feed worker takes a feed up, and lets it go, where the WAL has the row come and go.
 ALTER TABLE wal2delta.feeds REPLICA IDENTITY FULL;
 COMMENT ON TABLE wal2delta.feeds IS 'feeds of this database; use wal2delta.start and wal2delta.stop';
+
+-- Tables of which a new snapshot was asked for; it is taken if the history is of an earlier life.
+CREATE TABLE wal2delta.resyncs (
+    table_oid oid PRIMARY KEY,
+    generation bigint NOT NULL
+);
 
 -- Schemas whose new tables are given REPLICA IDENTITY FULL.
 CREATE TABLE wal2delta.full_schemas (
@@ -46,6 +55,20 @@ COMMENT ON FUNCTION wal2delta.start IS 'starts to feed the tables of a schema to
 CREATE FUNCTION wal2delta.stop(source_schema name)
 RETURNS void STRICT LANGUAGE c AS 'MODULE_PATHNAME', 'stop_wrapper';
 COMMENT ON FUNCTION wal2delta.stop IS 'stops the feed of a schema; its Delta tables stay';
+
+CREATE FUNCTION wal2delta.pause(source_schema name)
+RETURNS void STRICT LANGUAGE c AS 'MODULE_PATHNAME', 'pause_wrapper';
+COMMENT ON FUNCTION wal2delta.pause IS
+    'stops writing the feed of a schema; what changes meanwhile is kept in the write-ahead log';
+
+CREATE FUNCTION wal2delta.resume(source_schema name)
+RETURNS void STRICT LANGUAGE c AS 'MODULE_PATHNAME', 'resume_wrapper';
+COMMENT ON FUNCTION wal2delta.resume IS 'goes on with a paused feed; nothing is missing';
+
+CREATE FUNCTION wal2delta.resync(source_table regclass)
+RETURNS void STRICT LANGUAGE c AS 'MODULE_PATHNAME', 'resync_wrapper';
+COMMENT ON FUNCTION wal2delta.resync IS
+    'replaces the history of a table by a new snapshot, in one commit';
 
 CREATE FUNCTION wal2delta.flush(timeout interval DEFAULT '60 s')
 RETURNS pg_lsn STRICT LANGUAGE c AS 'MODULE_PATHNAME', 'flush_wrapper';
@@ -84,7 +107,8 @@ COMMENT ON VIEW wal2delta.tables IS 'state of each table of a fed schema';
 
 CREATE VIEW wal2delta.schemas AS
 SELECT n.nspname AS source_schema, f.destination,
-       CASE WHEN wal2delta.feed_error() IS NOT NULL THEN 'FAILED'
+       CASE WHEN f.paused THEN 'PAUSED'
+            WHEN wal2delta.feed_error() IS NOT NULL THEN 'FAILED'
             WHEN bool_or(s.status = 'FAILED') THEN 'FAILED'
             WHEN bool_or(s.status = 'SNAPSHOTTING') THEN 'SNAPSHOTTING'
             ELSE 'STREAMING'
@@ -93,7 +117,7 @@ SELECT n.nspname AS source_schema, f.destination,
 FROM wal2delta.feeds f
 JOIN pg_catalog.pg_namespace n ON n.oid = f.schema_oid
 LEFT JOIN wal2delta.table_states() s ON s.schema_oid = f.schema_oid
-GROUP BY n.nspname, f.schema_oid, f.destination, f.options, f.started_at;
+GROUP BY n.nspname, f.schema_oid, f.destination, f.options, f.paused, f.started_at;
 COMMENT ON VIEW wal2delta.schemas IS 'the feeds of this database';
 
 CREATE FUNCTION wal2delta.set_replica_identity_full(source_schema name)
@@ -158,7 +182,8 @@ GRANT USAGE ON SCHEMA wal2delta TO PUBLIC;
 GRANT SELECT ON wal2delta.full_schemas TO PUBLIC;
 
 REVOKE ALL ON FUNCTION
-    wal2delta.start(name, text, jsonb), wal2delta.stop(name), wal2delta.flush(interval),
+    wal2delta.start(name, text, jsonb), wal2delta.stop(name), wal2delta.pause(name),
+    wal2delta.resume(name), wal2delta.resync(regclass), wal2delta.flush(interval),
     wal2delta.check(), wal2delta.table_states(), wal2delta.feed_error(),
     wal2delta.set_replica_identity_full(name)
 FROM PUBLIC;

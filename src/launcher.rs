@@ -10,7 +10,7 @@ use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use crate::process::{self, Handle, Restart};
-use crate::shared;
+use crate::shared::{self, Database};
 
 /// First and longest pause before a feed worker that ended is started again.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
@@ -111,10 +111,15 @@ fn look_into_next(
 
 /// Starts what is wanted and not running; returns how long to wait at most.
 fn tend(children: &mut HashMap<u32, Child>) -> Duration {
-    let wanted: Vec<(u32, bool, bool)> = shared::lock()
+    let entries: Vec<Database> = shared::lock()
         .databases
         .iter()
         .filter(|entry| entry.oid != 0 && entry.wanted)
+        .copied()
+        .collect();
+    let wanted: Vec<(u32, bool, bool)> = entries
+        .iter()
+        .filter(|entry| entry.withheld_by == 0 || !process::runs(entry.withheld_by))
         .map(|entry| (entry.oid, entry.worker_pid != 0, entry.ready))
         .collect();
     children.retain(|oid, child| {

@@ -4,11 +4,14 @@
 //! The modules follow the way of a change: [`decode`] reads the write-ahead log in-process,
 //! [`columns`] turns tuples into Arrow columns, [`feed`] decides which tables take part and when
 //! to flush, [`lake`] writes Parquet files and Delta commits. [`launcher`] starts the background
-//! workers ([`process`] is what they do alike), [`api`] holds the SQL functions, [`shared`] what the processes tell each other.
+//! workers ([`process`] is what they do alike), [`api`] holds the SQL functions, [`shared`] what the
+//! processes tell each other, and [`database_commands`] has workers leave a database for DDL of it. At each step of the way a test build can fail ([`fail_point`]).
 
 pub mod api;
 pub mod columns;
+pub mod database_commands;
 pub mod decode;
+pub mod fail_point;
 pub mod feed;
 pub mod lake;
 pub mod launcher;
@@ -33,5 +36,6 @@ pub extern "C-unwind" fn _PG_init() {
         settings::define();
         shared::request();
         launcher::register();
+        database_commands::watch();
     }
 }

@@ -167,6 +167,12 @@ pub unsafe fn fixed_part<T>(tuple: pg_sys::HeapTuple) -> *const T {
     }
 }
 
+/// Whether a server process with this id runs.
+pub fn runs(pid: i32) -> bool {
+    // SAFETY: a look-up in shared memory; only whether it finds something is used.
+    unsafe { !pg_sys::BackendPidGetProc(pid).is_null() }
+}
+
 /// This process' id.
 pub fn my_pid() -> i32 {
     // SAFETY: set at process start, never written again.
@@ -203,4 +209,16 @@ pub fn waker() -> Box<dyn Fn() + Send + Sync> {
         // SAFETY: a signal to this very process.
         unsafe { libc::kill(pid, libc::SIGUSR1) };
     })
+}
+
+/// Identity of the data directory that this server works in: it stays when the directory is moved
+/// within its file system or mounted elsewhere, and is another one in a copy of it.
+///
+/// # Errors
+/// If the operating system does not tell.
+pub fn home() -> std::io::Result<String> {
+    use std::os::unix::fs::MetadataExt;
+    // Every server process works in the data directory. PG_VERSION is never written again.
+    let inode = |path: &str| std::fs::metadata(path).map(|metadata| metadata.ino());
+    Ok(format!("{:x}-{:x}", inode(".")?, inode("PG_VERSION")?))
 }

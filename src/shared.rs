@@ -61,6 +61,8 @@ pub struct Database {
     pub worker_pid: i32,
     /// The launcher shall start a worker.
     pub wanted: bool,
+    /// Session that needs the database without workers for now; 0: none.
+    pub withheld_by: i32,
     /// The slot exists and the worker decodes from it.
     pub ready: bool,
     /// Transactions that called `start` and have not ended.
@@ -158,6 +160,8 @@ pub enum Status {
     Skipped,
     /// It is retried after an error.
     Failed,
+    /// Its feed is paused.
+    Paused,
 }
 
 impl Status {
@@ -168,6 +172,7 @@ impl Status {
             Status::Streaming => "STREAMING",
             Status::Skipped => "SKIPPED",
             Status::Failed => "FAILED",
+            Status::Paused => "PAUSED",
         }
     }
 }

@@ -5,6 +5,7 @@ use std::ffi::{CStr, CString};
 
 use super::plugin;
 use super::raw;
+use crate::fail_point;
 use crate::process;
 
 /// Name of the slot of a database.
@@ -44,7 +45,7 @@ impl Slot {
     /// that run now; can be interrupted, and then leaves no slot behind.
     ///
     /// Raises Postgres' errors: no free slot, `wal_level` too low.
-    pub fn create(database: u32) -> Slot {
+    pub fn create(database: u32, failover: bool) -> Slot {
         let name = slot_name(database);
         // SAFETY: the sequence of walsender.c `CreateReplicationSlot`, in a transaction of its own
         // that has done nothing before: a context made outside a transaction would mark this
@@ -60,7 +61,7 @@ impl Slot {
                 true,
                 pg_sys::ReplicationSlotPersistency::RS_EPHEMERAL,
                 false,
-                false,
+                failover,
                 false,
             );
             let allowed = plugin::allow();
@@ -111,6 +112,32 @@ impl Slot {
         None
     }
 
+    /// Whether standbys keep the slot for the time after their promotion.
+    pub fn is_failover(&self) -> bool {
+        // SAFETY: the slot is acquired, so that its fields stay as they are.
+        unsafe { (*pg_sys::MyReplicationSlot).data.failover }
+    }
+
+    /// Whether this server was a standby that kept the slot for its primary.
+    pub fn came_by_promotion(&self) -> bool {
+        // SAFETY: as in `is_failover`. Promotion leaves the mark as it was (slotsync.c).
+        unsafe { (*pg_sys::MyReplicationSlot).data.synced != 0 }
+    }
+
+    /// Has standbys keep the slot, or not.
+    pub fn set_failover(self, database: u32, failover: bool) -> Slot {
+        if self.is_failover() == failover {
+            return self;
+        }
+        let name = slot_name(database);
+        // SAFETY: the slot is acquired; altering it acquires and releases it by itself (slot.c).
+        unsafe {
+            pg_sys::ReplicationSlotRelease();
+            pg_sys::ReplicationSlotAlter(name.as_ptr(), failover);
+        }
+        Slot::acquire(database)
+    }
+
     /// Drops the slot.
     pub fn drop_slot(self) {
         // SAFETY: `self` says that this process has acquired it.
@@ -132,12 +159,14 @@ impl Slot {
     /// Confirms that everything before `lsn` is durable. Never moves back.
     pub fn confirm(&self, lsn: u64) {
         if lsn > self.confirmed() {
+            fail_point::pass("before_confirm");
             // SAFETY: the slot is acquired. Marking it dirty has the next checkpoint write it:
             // the call itself does so only when xmin or the restart LSN move (logical.c).
             unsafe {
                 pg_sys::LogicalConfirmReceivedLocation(lsn);
                 pg_sys::ReplicationSlotMarkDirty();
             }
+            fail_point::pass("after_confirm");
         }
     }
 }

@@ -23,6 +23,31 @@ pub struct Decoder {
     ctx: *mut pg_sys::LogicalDecodingContext,
     memory: pg_sys::MemoryContext,
     position: u64,
+    standbys: Standbys,
+}
+
+/// How far standbys have followed that may be promoted: what they have not, must not get into
+/// Delta, since after a promotion it never was. Only a slot with the property `failover`, on a
+/// server with `synchronized_standby_slots`, waits for them.
+#[derive(Default)]
+struct Standbys {
+    /// They have everything before this LSN.
+    reached: u64,
+    /// They are asked whether they have this; 0: nothing is asked.
+    asked: u64,
+}
+
+impl Standbys {
+    fn look(&mut self) {
+        if self.asked == 0 {
+            self.asked = flush_position();
+        }
+        // SAFETY: reads the slots of the setting, under their locks; does not wait.
+        if unsafe { pg_sys::StandbySlotsHaveCaughtup(self.asked, pg_sys::DEBUG1 as i32) } {
+            self.reached = self.asked;
+            self.asked = 0;
+        }
+    }
 }
 
 impl Decoder {
@@ -72,6 +97,7 @@ impl Decoder {
             ctx,
             memory,
             position,
+            standbys: Standbys::default(),
         }
     }
 
@@ -90,9 +116,18 @@ impl Decoder {
     pub fn run(&mut self, sink: &mut dyn Sink, slice: Duration) -> bool {
         let started = Instant::now();
         let mut records = 0u32;
+        let limit = match self.slot.is_failover() {
+            true => {
+                self.standbys.look();
+                self.standbys.reached
+            }
+            false => u64::MAX,
+        };
         loop {
             pgrx::check_for_interrupts!();
-            if !self.next(sink) {
+            // SAFETY: the reader lives as long as `self`.
+            let next = unsafe { (*(*self.ctx).reader).EndRecPtr };
+            if next >= limit || !self.next(sink) {
                 return true;
             }
             records += 1;
@@ -136,20 +171,23 @@ impl Decoder {
 
     /// The same, back where the slot stands.
     pub fn again(self) -> Decoder {
+        Decoder::new(self.into_slot())
+    }
+
+    /// Ends decoding, and gives the slot back.
+    pub fn into_slot(self) -> Slot {
         // SAFETY: the context is not used after this, nor its memory; the slot stays acquired.
         unsafe {
             pg_sys::FreeDecodingContext(self.ctx);
             pg_sys::CurrentMemoryContext = pg_sys::TopMemoryContext;
             pg_sys::MemoryContextDelete(self.memory);
         }
-        Decoder::new(self.slot)
+        self.slot
     }
 
     /// Ends decoding and drops the slot.
     pub fn drop_slot(self) {
-        // SAFETY: the context is not used after this; freeing it releases the reader's file.
-        unsafe { pg_sys::FreeDecodingContext(self.ctx) };
-        self.slot.drop_slot();
+        self.into_slot().drop_slot();
     }
 }
 

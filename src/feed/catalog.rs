@@ -7,7 +7,7 @@
 use pgrx::pg_sys;
 use pgrx::prelude::*;
 use pgrx::spi::{SpiHeapTupleData, SpiResult};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use super::options::Options;
@@ -31,6 +31,10 @@ pub struct FeedRow {
     pub generation: u64,
     /// Whether histories of earlier lives are gone on with.
     pub continues: bool,
+    /// Whether it is paused.
+    pub paused: bool,
+    /// Identities of the data directories that it has lived in (see [`process::home`]).
+    pub homes: Vec<String>,
 }
 
 /// A relation of a fed schema.
@@ -58,6 +62,10 @@ pub struct CatalogTable {
 pub struct Look {
     /// OID of `wal2delta.feeds`, whose changes the worker watches in the WAL.
     pub feeds_relation: u32,
+    /// OID of `wal2delta.resyncs`, likewise.
+    pub resyncs_relation: u32,
+    /// Tables of which a new snapshot was asked for, each with the generation it begins.
+    pub resyncs: HashMap<u32, u64>,
     /// Feeds of this database.
     pub feeds: Vec<FeedRow>,
     /// Schemas that feeds were started for and that are gone.
@@ -69,10 +77,18 @@ pub struct Look {
 }
 
 impl Look {
+    /// Whether a feed asks for a slot that standbys keep.
+    pub fn wants_failover(&self, home: &String) -> bool {
+        let own = self.feeds.iter().filter(|feed| feed.homes.contains(home));
+        own.map(|feed| feed.options.failover).any(|wanted| wanted)
+    }
+
     /// What a look finds where the extension is not installed.
     pub fn nothing() -> Look {
         Look {
             feeds_relation: 0,
+            resyncs_relation: 0,
+            resyncs: HashMap::new(),
             feeds: Vec::new(),
             gone: Vec::new(),
             tables: Vec::new(),
@@ -103,29 +119,48 @@ pub fn look(system: u64, database: u32, fed: &[u32]) -> Option<Look> {
 
 fn read(system: u64, database: u32, fed: &[u32]) -> SpiResult<Option<Look>> {
     Spi::connect(|client| {
-        let feeds_relation = client
-            .select(
-                "SELECT c.oid FROM pg_catalog.pg_class c \
-                 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
-                 JOIN pg_catalog.pg_depend d ON d.objid = c.oid AND d.deptype = 'e' \
-                 JOIN pg_catalog.pg_extension e ON e.oid = d.refobjid \
-                 WHERE c.relname = 'feeds' AND n.nspname = 'wal2delta' \
-                   AND e.extname = 'wal2delta'",
-                None,
-                &[],
-            )?
-            .next()
-            .map(|row| row.get::<pg_sys::Oid>(1))
-            .transpose()?
-            .flatten();
-        let Some(feeds_relation) = feeds_relation else {
+        let own_relation = |name: &str| -> SpiResult<Option<u32>> {
+            let oid = client
+                .select(
+                    "SELECT c.oid FROM pg_catalog.pg_class c \
+                     JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+                     JOIN pg_catalog.pg_depend d ON d.objid = c.oid AND d.deptype = 'e' \
+                     JOIN pg_catalog.pg_extension e ON e.oid = d.refobjid \
+                     WHERE c.relname = $1 AND n.nspname = 'wal2delta' \
+                       AND e.extname = 'wal2delta'",
+                    None,
+                    &[name.into()],
+                )?
+                .next()
+                .map(|row| row.get::<pg_sys::Oid>(1))
+                .transpose()?
+                .flatten();
+            Ok(oid.map(pg_sys::Oid::to_u32))
+        };
+        let (Some(feeds_relation), Some(resyncs_relation)) =
+            (own_relation("feeds")?, own_relation("resyncs")?)
+        else {
             return Ok(None);
         };
+        let rows = client.select(
+            "SELECT r.table_oid, r.generation FROM wal2delta.resyncs r",
+            None,
+            &[],
+        )?;
+        let mut resyncs = HashMap::new();
+        for row in rows {
+            if let (Some(table), Some(generation)) =
+                (row.get::<pg_sys::Oid>(1)?, row.get::<i64>(2)?)
+            {
+                resyncs.insert(table.to_u32(), generation as u64);
+            }
+        }
         let mut feeds = Vec::new();
         let rows = client.select(
             "SELECT f.schema_oid, f.destination, f.options, f.generation, f.continues, \
                     (extract(epoch FROM (f.options->>'flush_interval')::interval) * 1000)::bigint, \
-                    EXISTS (SELECT FROM pg_catalog.pg_namespace n WHERE n.oid = f.schema_oid) \
+                    EXISTS (SELECT FROM pg_catalog.pg_namespace n WHERE n.oid = f.schema_oid), \
+                    f.paused, pg_catalog.array_to_string(f.homes, ',') \
              FROM wal2delta.feeds f \
              WHERE f.system_identifier = $1 AND f.database_oid = $2",
             None,
@@ -165,7 +200,9 @@ fn read(system: u64, database: u32, fed: &[u32]) -> SpiResult<Option<Look>> {
             tables.push(catalog_table(&row)?);
         }
         Ok(Some(Look {
-            feeds_relation: feeds_relation.to_u32(),
+            feeds_relation,
+            resyncs_relation,
+            resyncs,
             feeds,
             gone,
             tables,
@@ -190,6 +227,13 @@ fn feed_row(row: &SpiHeapTupleData) -> SpiResult<FeedRow> {
         options,
         generation: row.get::<i64>(4)?.unwrap_or_default() as u64,
         continues: row.get::<bool>(5)?.unwrap_or_default(),
+        paused: row.get::<bool>(8)?.unwrap_or_default(),
+        homes: row
+            .get::<String>(9)?
+            .unwrap_or_default()
+            .split(',')
+            .map(str::to_owned)
+            .collect(),
     })
 }
 
@@ -229,20 +273,41 @@ pub fn all_tables() -> HashSet<u32> {
     result.unwrap_or_else(|error| error!("could not read the tables of this database: {error}"))
 }
 
-/// Begins a new life of every feed: its slot is gone, so what happened since is unknown and each
-/// history is replaced by a new snapshot. Committed before the new slot is created.
-pub fn begin_new_generation(system: u64, database: u32) {
+/// Begins a new life of every feed of this data directory: its slot is gone, so what happened since
+/// is unknown and each history is replaced by a new snapshot. Committed before the new slot is
+/// created.
+pub fn begin_new_generation(system: u64, database: u32, home: &str) {
+    change_feeds(
+        "UPDATE wal2delta.feeds SET continues = false, generation = \
+             pg_catalog.pg_wal_lsn_diff(pg_catalog.pg_current_wal_insert_lsn(), '0/0') \
+         WHERE system_identifier = $1 AND database_oid = $2 AND $3 = ANY (homes)",
+        system,
+        database,
+        home,
+    );
+}
+
+/// Lets the feeds live in this data directory from now on: it has the slot that a standby keeps for
+/// the time after its promotion.
+pub fn adopt_home(system: u64, database: u32, home: &str) {
+    change_feeds(
+        "UPDATE wal2delta.feeds SET homes = homes OPERATOR(pg_catalog.||) $3 \
+         WHERE system_identifier = $1 AND database_oid = $2 AND NOT $3 = ANY (homes)",
+        system,
+        database,
+        home,
+    );
+}
+
+fn change_feeds(update: &str, system: u64, database: u32, home: &str) {
     process::in_transaction(|| {
         let result = Spi::connect_mut(|client| {
-            client
-                .update(
-                    "UPDATE wal2delta.feeds SET continues = false, generation = \
-                     pg_catalog.pg_wal_lsn_diff(pg_catalog.pg_current_wal_insert_lsn(), '0/0') \
-                     WHERE system_identifier = $1 AND database_oid = $2",
-                    None,
-                    &[(system as i64).into(), pg_sys::Oid::from(database).into()],
-                )
-                .map(|_| ())
+            let arguments = [
+                (system as i64).into(),
+                pg_sys::Oid::from(database).into(),
+                home.into(),
+            ];
+            client.update(update, None, &arguments).map(|_| ())
         });
         if let Err(error) = result {
             error!("could not mark the feeds of this database: {error}");

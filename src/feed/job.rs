@@ -23,8 +23,10 @@ pub struct Job {
     pub system: u64,
     /// Database that the table is in.
     pub database: u32,
-    /// Life of the feed.
+    /// Life of the table's rows.
     pub generation: u64,
+    /// Identities of the data directories that may write to the history table.
+    pub homes: Vec<String>,
     /// Destination in canonical form.
     pub destination: String,
     /// Folder of a history table that is there already.

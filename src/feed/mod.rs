@@ -4,11 +4,16 @@
 
 mod buffer;
 mod catalog;
+mod commits;
+mod failures;
 mod feeds;
 mod job;
+mod lanes;
+mod looks;
 mod options;
 mod process_changes;
 mod publish;
+mod resume;
 mod snapshot_worker;
 mod snapshots;
 mod table;

@@ -4,7 +4,13 @@ use serde_json::Value;
 use std::time::Duration;
 
 /// Every key that `start` knows.
-const KEYS: [&str; 4] = ["flush_interval", "on_schema_change", "exclude", "snapshot"];
+const KEYS: [&str; 5] = [
+    "flush_interval",
+    "on_schema_change",
+    "exclude",
+    "snapshot",
+    "failover",
+];
 
 /// Options of a feed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -15,6 +21,8 @@ pub struct Options {
     pub exclude: Vec<String>,
     /// Whether histories of an earlier feed are replaced by a new snapshot.
     pub snapshot: bool,
+    /// Whether standbys keep the slot, so that the feed goes on after a promotion.
+    pub failover: bool,
 }
 
 /// Why options were refused: message and hint.
@@ -54,7 +62,8 @@ impl Options {
                 }
                 "on_schema_change" => schema_change(value)?,
                 "exclude" => options.exclude = names(value)?,
-                "snapshot" => options.snapshot = flag(value)?,
+                "snapshot" => options.snapshot = flag(key, value)?,
+                "failover" => options.failover = flag(key, value)?,
                 _ => {
                     return refuse(
                         format!("unknown option \"{key}\""),
@@ -115,11 +124,11 @@ fn names(value: &Value) -> Result<Vec<String>, OptionError> {
     }
 }
 
-fn flag(value: &Value) -> Result<bool, OptionError> {
+fn flag(key: &str, value: &Value) -> Result<bool, OptionError> {
     match value.as_bool() {
         Some(flag) => Ok(flag),
         None => refuse(
-            format!("invalid value for option \"snapshot\": {value}"),
+            format!("invalid value for option \"{key}\": {value}"),
             "Write true or false.",
         ),
     }
@@ -142,7 +151,7 @@ mod tests {
     fn reads_all_options() {
         let options = parse(json!({
             "flush_interval": "5 s", "on_schema_change": "resnapshot",
-            "exclude": ["a", "B"], "snapshot": true
+            "exclude": ["a", "B"], "snapshot": true, "failover": true
         }));
         assert_eq!(
             options,
@@ -150,6 +159,7 @@ mod tests {
                 flush_interval: Some(Duration::from_secs(5)),
                 exclude: vec!["a".into(), "B".into()],
                 snapshot: true,
+                failover: true,
             })
         );
     }
@@ -160,7 +170,7 @@ mod tests {
         assert_eq!(error.message, "unknown option \"flush_intervall\"");
         assert_eq!(
             error.hint,
-            "Known options are flush_interval, on_schema_change, exclude, snapshot."
+            "Known options are flush_interval, on_schema_change, exclude, snapshot, failover."
         );
     }
 

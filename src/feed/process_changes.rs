@@ -8,7 +8,14 @@ use super::catalog::FEED_KEY;
 use super::feeds::Feeds;
 use super::table::{Copying, Pending, Phase, Reason, State, Stream, Table};
 use crate::decode::{Change, Relation, Sink, Transaction, fixed_attributes};
+use crate::fail_point;
+use crate::lake::Retry;
 use crate::process;
+
+/// A change that takes more than this part of the memory allowed is written before the next one is
+/// decoded: beside the change itself, Postgres holds it several times over while it decodes, and so
+/// does the encoder.
+const LARGE_CHANGE: usize = 16;
 
 /// The table whose row is being read; 0: none. A row that Postgres cannot print (larger than 1 GB as
 /// text, not in the database's encoding) raises an error that ends the worker, which finds here
@@ -39,6 +46,10 @@ impl Sink for Feeds {
             self.note_feed(relation, change);
             return;
         }
+        if oid == self.resyncs_relation {
+            self.look_wanted = true;
+            return;
+        }
         if !self.tables.contains_key(&oid) && !self.adopt(relation) {
             return;
         }
@@ -53,9 +64,10 @@ impl Sink for Feeds {
                 Phase::Queued => Outcome::Taken,
                 Phase::Copying(copying) => copying.offer(transaction, relation, change),
             },
-            State::Skipped(_) | State::Failed(_) => Outcome::Taken,
+            State::Skipped(_) | State::Failed(_) | State::Paused(_) => Outcome::Taken,
         };
         READING.store(0, Ordering::Relaxed);
+        let grown = table.building().saturating_sub(before);
         self.building = (self.building + table.building()).saturating_sub(before);
         if matches!(&table.state, State::Streaming(stream) if stream.unproven)
             && !self.unproven.contains(&oid)
@@ -70,9 +82,9 @@ impl Sink for Feeds {
             Outcome::Taken => {}
             Outcome::Full => self.batch_full(oid),
             Outcome::CopyAgain(why) => self.copy_again(oid, transaction.commit_lsn, why),
-            Outcome::Failed(error) => self.fail(oid, error, true),
+            Outcome::Failed(error) => self.fail(oid, error, Retry::AfterChange),
         }
-        if self.over_memory() {
+        if self.over_memory() || grown > self.lake.budget().limit() / LARGE_CHANGE {
             self.relieve_memory();
         }
     }
@@ -92,6 +104,7 @@ impl Sink for Feeds {
     }
 
     fn commit(&mut self, transaction: &Transaction) {
+        fail_point::pass("decoded");
         self.unseen.push_back(transaction.xid);
         if self.unseen.len() > 1024 {
             self.all_visible();
@@ -117,8 +130,11 @@ impl Feeds {
             Change::Update { old, new } => (old, Some(new)),
             Change::Delete { old } => (old, None),
         };
-        self.stopped.extend(old.and_then(key));
-        self.started.extend(new.and_then(key));
+        let (old, new) = (old.and_then(key), new.and_then(key));
+        if old != new {
+            self.stopped.extend(old);
+            self.started.extend(new);
+        }
         self.look_wanted = true;
     }
 
@@ -140,14 +156,15 @@ impl Feeds {
         let taken = matches!(&state, State::Streaming(_));
         if !taken
             || self.unreadable.contains(&oid)
-            || feed.failed.is_some()
+            || feed.halt.is_some()
             || feed.row.options.exclude.contains(&name)
         {
             self.not_whole.insert(oid);
             return false;
         }
-        self.tables
-            .insert(oid, Table::new(oid, relation.namespace(), name, state));
+        let generation = self.generation(oid, feed);
+        let table = Table::new(oid, relation.namespace(), name, generation, state);
+        self.tables.insert(oid, table);
         true
     }
 
@@ -212,7 +229,7 @@ impl Feeds {
         }
         let limit = self.lake.budget().limit();
         let held = self.give_up_held(limit / 2);
-        while self.lake.budget().used().saturating_sub(held) > limit / 2 {
+        while self.lake.budget().used().saturating_sub(held) > limit / 4 {
             process::wait(Duration::from_millis(50));
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::feeds::Feeds;
+use super::feeds::{Feeds, Halt};
 use super::table::{EMPTY, Phase, Reason, State, Table};
 use crate::shared::{self, Status, TableStatus};
 
@@ -124,6 +124,15 @@ fn describe(
                     (Status::Skipped, committed)
                 }
             }
+        }
+        State::Paused(paused) => {
+            let since = feeds
+                .feeds
+                .get(&table.namespace)
+                .and_then(|feed| feed.halt.as_ref())
+                .and_then(Halt::since);
+            let known = paused.history.is_some();
+            (Status::Paused, table.pin().or(since).filter(|_| known))
         }
         State::Failed(failure) => {
             error = failure.error.clone();

@@ -10,6 +10,7 @@ use super::job::{Answer, Files, Job, Start};
 use super::worker::adopt_settings;
 use crate::columns::{self, Change, Origin, Rows, Shape};
 use crate::decode::insert_position;
+use crate::fail_point;
 use crate::lake::{
     Charged, DataFile, Destination, Event, HistorySchema, HistoryWriter, Lake, LakeConfig,
     OpenTable, Source, Target,
@@ -56,6 +57,8 @@ pub extern "C-unwind" fn wal2delta_snapshot_main(argument: pg_sys::Datum) {
     adopt_settings();
     let lake = Lake::start(
         LakeConfig {
+            home: process::home()
+                .unwrap_or_else(|error| error!("could not look at the data directory: {error}")),
             max_memory: MEMORY,
             target_file_bytes: FILE_BYTES,
             checkpoint_interval: 10,
@@ -121,8 +124,7 @@ unsafe extern "C-unwind" fn leave(_code: i32, argument: pg_sys::Datum) {
 /// Whether the feed worker that gave the job still runs and still wants it.
 fn owned_by(lane: usize, owner: i32) -> bool {
     let owned = shared::lock().lanes[lane].owner_pid == owner;
-    // SAFETY: a look-up in shared memory; only whether it finds something is used.
-    owned && unsafe { !pg_sys::BackendPidGetProc(owner).is_null() }
+    owned && process::runs(owner)
 }
 
 /// Copies the table of the lane's job.
@@ -212,6 +214,7 @@ unsafe fn copy_relation(
     let mut sort_by = job.sort_by;
     let mut count = 0u64;
     let mut batch = |rows: &mut Rows| -> Result<(), String> {
+        fail_point::pass("in_snapshot");
         count += rows.len() as u64;
         let bytes = rows.bytes();
         let batch =
@@ -293,6 +296,7 @@ fn open(
             table: job.table,
         },
         generation: job.generation,
+        homes: job.homes.clone(),
         destination,
         target: match &job.folder {
             Some(folder) => Target::StageOnly {

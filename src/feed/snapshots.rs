@@ -7,7 +7,6 @@
 //! snapshot sees has been decoded: then no such transaction can come later, not even after a
 //! restart.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use super::buffer::{Buffer, Held, compatible};
@@ -16,179 +15,12 @@ use super::job::{Files, Job};
 use super::table::{Copying, History, InFlight, Phase, Snapshot, Start, State, Stream, Table};
 use super::visibility::Visibility;
 use crate::columns;
+use crate::fail_point;
 use crate::lake::{
-    Charged, HistorySchema, HistoryWriter, Lake, OpenTable, Replace, RowsCommit, Source, Target,
+    Charged, HistorySchema, HistoryWriter, Lake, OpenTable, Replace, Retry, RowsCommit, Source,
+    Target,
 };
-use crate::process::{self, Handle, Restart};
-use crate::settings;
-use crate::shared::{self, LaneState};
-
-/// A snapshot worker of this database.
-struct Lane {
-    /// Its place in shared memory.
-    index: usize,
-    handle: Option<Handle>,
-    table: Option<u32>,
-}
-
-/// The snapshot workers of this database.
-pub struct Lanes {
-    database: u32,
-    lanes: Vec<Lane>,
-}
-
-impl Lanes {
-    /// None yet.
-    pub fn new(database: u32) -> Lanes {
-        Lanes {
-            database,
-            lanes: Vec::new(),
-        }
-    }
-
-    /// A lane without a job, if the settings allow one more.
-    fn free(&mut self) -> Option<usize> {
-        if let Some(position) = self.lanes.iter().position(|lane| lane.table.is_none()) {
-            return Some(position);
-        }
-        if self.lanes.len() >= settings::snapshot_workers() {
-            return None;
-        }
-        let mut state = shared::lock();
-        let index = state.lanes.iter().position(|lane| {
-            lane.database == 0
-                || (lane.database == self.database && lane.owner_pid == 0 && lane.worker_pid == 0)
-        })?;
-        state.lanes[index].database = self.database;
-        state.lanes[index].owner_pid = process::my_pid();
-        state.lanes[index].state = LaneState::Free;
-        drop(state);
-        self.lanes.push(Lane {
-            index,
-            handle: None,
-            table: None,
-        });
-        Some(self.lanes.len() - 1)
-    }
-
-    /// Gives a job to a lane and sees that a worker runs there. False if none can be started.
-    fn give(&mut self, position: usize, job: &Job) -> bool {
-        let lane = &mut self.lanes[position];
-        if Files::of(self.database, lane.index).write_job(job).is_err() {
-            return false;
-        }
-        {
-            let mut state = shared::lock();
-            let entry = &mut state.lanes[lane.index];
-            entry.table = job.table;
-            entry.rows_done = 0;
-            entry.rows_total = 0;
-            entry.error.set("");
-            entry.state = LaneState::Wanted;
-        }
-        lane.table = Some(job.table);
-        if lane.handle.as_ref().is_none_or(Handle::stopped) {
-            let worker = process::describe(
-                &format!("wal2delta snapshot worker {}", self.database),
-                "wal2delta_snapshot_main",
-                lane.index as u32,
-                Restart::Never,
-                process::my_pid(),
-            );
-            lane.handle = Handle::start(worker);
-        } else {
-            let pid = shared::lock().lanes[lane.index].worker_pid;
-            shared::wake(pid);
-        }
-        if lane.handle.is_none() {
-            lane.table = None;
-            shared::lock().lanes[lane.index].state = LaneState::Free;
-        }
-        lane.table.is_some()
-    }
-
-    /// Takes the job away from the lane that works on a table; its worker notices and ends.
-    pub fn cancel(&mut self, table: u32) {
-        for lane in self
-            .lanes
-            .iter_mut()
-            .filter(|lane| lane.table == Some(table))
-        {
-            if let Some(handle) = lane.handle.take() {
-                handle.terminate();
-            }
-            // A new place, so that the ending worker cannot answer for the next job.
-            shared::lock().lanes[lane.index].owner_pid = 0;
-            lane.table = None;
-        }
-        self.lanes
-            .retain(|lane| lane.table.is_some() || lane.handle.is_some());
-    }
-
-    /// Takes all jobs away.
-    pub fn cancel_all(&mut self) {
-        let tables: Vec<u32> = self.lanes.iter().filter_map(|lane| lane.table).collect();
-        for table in tables {
-            self.cancel(table);
-        }
-        self.dismiss_idle();
-    }
-
-    /// What a lane has to say.
-    fn progress(&self, index: usize) -> (LaneState, u64, u64, String) {
-        let state = shared::lock();
-        let entry = &state.lanes[index];
-        (
-            entry.state,
-            entry.rows_done,
-            entry.rows_total,
-            entry.error.get(),
-        )
-    }
-
-    /// Whether the worker of a lane has ended.
-    fn ended(&self, index: usize) -> bool {
-        self.lanes
-            .iter()
-            .find(|lane| lane.index == index)
-            .is_none_or(|lane| lane.handle.as_ref().is_none_or(Handle::stopped))
-    }
-
-    /// Frees a lane whose job is done.
-    fn release(&mut self, index: usize) {
-        for lane in self.lanes.iter_mut().filter(|lane| lane.index == index) {
-            lane.table = None;
-            shared::lock().lanes[index].state = LaneState::Free;
-            Files::of(self.database, index).remove();
-        }
-    }
-
-    /// Rows copied and expected of each table that is being copied.
-    pub fn rows(&self) -> HashMap<u32, (u64, u64)> {
-        let state = shared::lock();
-        let rows = |lane: &Lane| {
-            let entry = &state.lanes[lane.index];
-            lane.table
-                .map(|table| (table, (entry.rows_done, entry.rows_total)))
-        };
-        self.lanes.iter().filter_map(rows).collect()
-    }
-
-    /// Ends workers that have no job, so that an idle feed takes no process beside its worker.
-    pub fn dismiss_idle(&mut self) {
-        for lane in self.lanes.iter().filter(|lane| lane.table.is_none()) {
-            let mut state = shared::lock();
-            state.lanes[lane.index].owner_pid = 0;
-            let pid = state.lanes[lane.index].worker_pid;
-            if pid == 0 {
-                state.lanes[lane.index].database = 0;
-            }
-            drop(state);
-            shared::wake(pid);
-        }
-        self.lanes.retain(|lane| lane.table.is_some());
-    }
-}
+use crate::shared::LaneState;
 
 impl Feeds {
     /// Moves all copies on.
@@ -235,6 +67,7 @@ impl Feeds {
         let Some(feed) = self.feeds.get(&table.namespace) else {
             return;
         };
+        let generation = table.generation;
         let State::Snapshot(snapshot) = &mut table.state else {
             return;
         };
@@ -244,9 +77,16 @@ impl Feeds {
         if table.shown.skipped.is_none() || !snapshot.pinned || snapshot.marking.is_some() {
             return;
         }
-        let writer = snapshot
-            .writer
-            .get_or_insert_with(|| open(lake, feed, source, &history.folder, &history.schema));
+        let writer = snapshot.writer.get_or_insert_with(|| {
+            open(
+                lake,
+                feed,
+                source,
+                generation,
+                &history.folder,
+                &history.schema,
+            )
+        });
         writer.mark_gap(ticket);
         snapshot.marking = Some(ticket);
     }
@@ -272,23 +112,19 @@ impl Feeds {
             table: oid,
             system: self.system,
             database: self.database,
-            generation: feed.row.generation,
+            generation: table.generation,
+            homes: feed.row.homes.clone(),
             destination: feed.row.destination.clone(),
             folder: history.map(|history| history.folder.clone()),
             lsn: self.position,
             sort_by: history.map_or(i64::MIN, |history| history.sort_by),
         };
-        if !self.lanes.give(position, &job) {
-            self.fail(
-                oid,
-                "no background worker is free for its snapshot. \
-                Raise max_worker_processes and restart the server."
-                    .into(),
-                false,
-            );
+        let Some(lane) = self.lanes.give(position, &job) else {
+            let error = "no background worker is free for its snapshot. \
+                         Raise max_worker_processes and restart the server.";
+            self.fail(oid, error.into(), Retry::Backoff);
             return;
-        }
-        let lane = self.lanes.lanes[position].index;
+        };
         snapshot.phase = Phase::Copying(Box::new(Copying {
             lane,
             lsn: job.lsn,
@@ -315,7 +151,7 @@ impl Feeds {
             result => result,
         };
         if let Err(error) = result {
-            self.fail(oid, error, false);
+            self.fail(oid, error, Retry::Backoff);
         }
     }
 
@@ -386,6 +222,7 @@ impl Feeds {
             return;
         };
         let building = table.building();
+        let generation = table.generation;
         let State::Snapshot(snapshot) = &mut table.state else {
             return;
         };
@@ -407,7 +244,7 @@ impl Feeds {
                 .saturating_add(start.most_rows as i64);
             let writer = writer
                 .take()
-                .unwrap_or_else(|| open(lake, feed, source, &start.folder, &schema));
+                .unwrap_or_else(|| open(lake, feed, source, generation, &start.folder, &schema));
             copying.spilled = Some((writer, behind));
         }
         copying.hold(lake);
@@ -417,7 +254,7 @@ impl Feeds {
             return;
         };
         if let Err(error) = write_held(held, &schema, sort_by, writer) {
-            self.fail(oid, error, false);
+            self.fail(oid, error, Retry::Backoff);
         } else {
             writer.spill();
         }
@@ -457,6 +294,7 @@ impl Feeds {
         let Some(feed) = self.feeds.get(&table.namespace) else {
             return Ok(());
         };
+        let generation = table.generation;
         let State::Snapshot(snapshot) = &mut table.state else {
             return Ok(());
         };
@@ -476,16 +314,18 @@ impl Feeds {
             return Ok(());
         };
         let (writer, mut sort_by) = copying.spilled.take().unwrap_or_else(|| {
-            let writer = writer
-                .take()
-                .unwrap_or_else(|| open(lake, feed, source, &start.folder, &start.schema));
+            let writer = writer.take().unwrap_or_else(|| {
+                open(lake, feed, source, generation, &start.folder, &start.schema)
+            });
             (writer, answer.sort_by)
         });
         let has_rows = answer.rows > 0 || !held.is_empty() || copying.last_end > 0;
+        fail_point::pass("before_join");
         write_held(held, &start.schema, &mut sort_by, &writer)?;
         writer.replace(
             ticket,
             Replace {
+                generation,
                 schema: start.schema.clone(),
                 files: answer.files,
                 keep_existing: history.is_none(),
@@ -559,13 +399,15 @@ fn open(
     lake: &Lake,
     feed: &Feed,
     source: Source,
+    generation: u64,
     folder: &str,
     schema: &HistorySchema,
 ) -> HistoryWriter {
     lake.open(OpenTable {
         table: source.table,
         source,
-        generation: feed.row.generation,
+        generation,
+        homes: feed.row.homes.clone(),
         destination: feed.destination.clone(),
         target: Target::Existing {
             folder: folder.to_owned(),

@@ -5,6 +5,8 @@
 //!   new ──────┼─► Snapshot ──► Streaming ────┤
 //!             └──────▲───────────┬───────────┘
 //!                    └─ Failed ◄─┘   (from every state)
+//!
+//!   Paused, from every state, until decoding begins again.
 //! ```
 
 use std::collections::VecDeque;
@@ -12,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use super::buffer::{Buffer, Held};
 use super::visibility::Visibility;
-use crate::lake::{HistorySchema, HistoryWriter};
+use crate::lake::{HistorySchema, HistoryWriter, Retry};
 
 /// First and longest pause before something that failed is tried again.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
@@ -25,6 +27,8 @@ pub struct Table {
     pub namespace: u32,
     /// Name when it was last looked at.
     pub name: String,
+    /// Which life of its rows is written: the feed's, or that of a later `resync`.
+    pub generation: u64,
     /// Where it stands.
     pub state: State,
     /// What the views show besides the state.
@@ -68,6 +72,8 @@ pub enum State {
     Streaming(Box<Stream>),
     /// It waits for another try.
     Failed(Failure),
+    /// Its feed is paused.
+    Paused(Paused),
 }
 
 /// Why a table takes no part.
@@ -268,19 +274,37 @@ pub struct Failure {
     pub since: Option<u64>,
     /// The slot must not move past `since`.
     pub pinned: bool,
-    /// Only a change by a person helps; `flush` does not wait for it.
-    pub needs_person: bool,
+    /// What has to come before another try; `flush` waits for what mends itself alone.
+    pub retry: Retry,
     /// When to try again.
     pub retry_at: Instant,
 }
 
+impl Failure {
+    /// Whether it is to be tried again by now.
+    pub fn due(&self, now: Instant) -> bool {
+        self.retry != Retry::AfterResync && self.retry_at <= now
+    }
+}
+
+/// A table whose feed is paused. What changes meanwhile is decoded again later, from the slot.
+pub struct Paused {
+    /// Its history, as far as it was known.
+    pub history: Option<History>,
+    /// Commits that were under way.
+    pub in_flight: VecDeque<InFlight>,
+    /// The slot must not move past this, whatever becomes of the commits.
+    pub pinned: Option<u64>,
+}
+
 impl Table {
     /// A table in a state.
-    pub fn new(oid: u32, namespace: u32, name: String, state: State) -> Table {
+    pub fn new(oid: u32, namespace: u32, name: String, generation: u64, state: State) -> Table {
         Table {
             oid,
             namespace,
             name,
+            generation,
             state,
             shown: Shown::default(),
             altered_at: None,
@@ -337,6 +361,7 @@ impl Table {
             }),
             State::Snapshot(snapshot) => snapshot.history.clone(),
             State::Failed(failure) => failure.history.clone(),
+            State::Paused(paused) => paused.history.clone(),
             State::Skipped(_) => None,
         }
     }
@@ -347,6 +372,10 @@ impl Table {
             State::Streaming(stream) => stream.first_undurable(),
             State::Snapshot(snapshot) => snapshot.pinned.then_some(snapshot.since),
             State::Failed(failure) => failure.since.filter(|_| failure.pinned),
+            State::Paused(paused) => {
+                let first = paused.in_flight.front().map(|commit| commit.first);
+                first.into_iter().chain(paused.pinned).min()
+            }
             State::Skipped(_) => None,
         }
     }
@@ -360,8 +389,9 @@ impl Table {
                 Phase::Queued if self.shown.skipped.is_some() => None,
                 _ => Some(if snapshot.pinned { snapshot.since } else { 0 }),
             },
-            State::Failed(failure) if failure.needs_person => None,
+            State::Failed(failure) if failure.retry != Retry::Backoff => None,
             State::Failed(failure) => Some(failure.since.unwrap_or(0)),
+            State::Paused(_) => None,
             _ => self.pin(),
         }
     }
@@ -383,7 +413,7 @@ impl Table {
 
     /// Moves to FAILED. What it held and no commit names is given up; it is decoded or copied
     /// again later.
-    pub fn fail(&mut self, error: String, remedy: Remedy, needs_person: bool, position: u64) {
+    pub fn fail(&mut self, error: String, remedy: Remedy, retry: Retry, position: u64) {
         let pin = self.pin();
         let (history, since, pinned) = match &mut self.state {
             State::Streaming(stream) => {
@@ -401,11 +431,13 @@ impl Table {
                 (history, since, snapshot.pinned)
             }
             State::Failed(failure) => (failure.history.take(), failure.since, failure.pinned),
-            State::Skipped(_) => (None, None, false),
+            State::Skipped(_) | State::Paused(_) => (None, None, false),
         };
-        self.pause = match needs_person {
-            true => PAUSES.1,
-            false => (self.pause * 2).clamp(PAUSES.0, PAUSES.1),
+        // A new snapshot will not need the WAL of today.
+        let pinned = pinned && retry != Retry::AfterResync;
+        self.pause = match retry {
+            Retry::Backoff => (self.pause * 2).clamp(PAUSES.0, PAUSES.1),
+            Retry::AfterChange | Retry::AfterResync => PAUSES.1,
         };
         let retry_at = Instant::now() + self.pause;
         self.state = State::Failed(Failure {
@@ -414,8 +446,26 @@ impl Table {
             history,
             since,
             pinned,
-            needs_person,
+            retry,
             retry_at,
+        });
+    }
+
+    /// Moves to PAUSED, after everything pending was asked to be committed.
+    pub fn pause(&mut self) {
+        let pinned = match &self.state {
+            State::Streaming(_) | State::Skipped(_) => None,
+            State::Snapshot(_) | State::Failed(_) | State::Paused(_) => self.pin(),
+        };
+        let history = self.history();
+        let in_flight = match &mut self.state {
+            State::Streaming(stream) => std::mem::take(&mut stream.in_flight),
+            _ => VecDeque::new(),
+        };
+        self.state = State::Paused(Paused {
+            history,
+            in_flight,
+            pinned,
         });
     }
 }

@@ -157,6 +157,8 @@ fn run(database: u32) {
     buffer::watch_invalidations();
     // SAFETY: reads the control file's copy in shared memory.
     let system = unsafe { pg_sys::GetSystemIdentifier() };
+    let home = process::home()
+        .unwrap_or_else(|error| error!("could not look at the data directory: {error}"));
     let starts = Starts::before_look(database);
     let first = catalog::look(system, database, &[]);
     let has_feeds = first.as_ref().is_some_and(|look| !look.feeds.is_empty());
@@ -166,16 +168,22 @@ fn run(database: u32) {
     let usable = Slot::exists(database)
         .then(|| Slot::acquire(database))
         .and_then(Slot::usable);
-    let slot = usable.unwrap_or_else(|| {
+    if usable.as_ref().is_some_and(Slot::came_by_promotion) {
+        catalog::adopt_home(system, database, &home);
+    }
+    let failover = first.is_some_and(|look| look.wants_failover(&home));
+    let slot = usable.map(|slot| slot.set_failover(database, failover));
+    let slot = slot.unwrap_or_else(|| {
         if has_feeds {
             log!("wal2delta: this database has no usable replication slot; tables are copied anew");
-            catalog::begin_new_generation(system, database);
+            catalog::begin_new_generation(system, database, &home);
         }
-        Slot::create(database)
+        Slot::create(database, failover)
     });
     let (decoder, existing) = standing_point(Decoder::new(slot));
     let lake = Lake::start(
         LakeConfig {
+            home: home.clone(),
             max_memory: settings::max_memory(),
             // A file is encoded in memory.
             target_file_bytes: settings::max_memory() / 2,
@@ -184,7 +192,7 @@ fn run(database: u32) {
         process::waker(),
     )
     .unwrap_or_else(|error| error!("could not start the writer threads: {error}"));
-    let mut feeds = Feeds::new(system, database, lake, decoder.position(), existing);
+    let mut feeds = Feeds::new(system, database, home, lake, decoder.position(), existing);
     let launcher = {
         let mut state = shared::lock();
         if let Some(entry) = state.database(database) {
@@ -284,8 +292,10 @@ struct Worker {
 impl Worker {
     /// The same, decoding again from the slot.
     fn again(self) -> Worker {
-        log!("wal2delta: decoding again from the slot for tables that had failed");
-        let (decoder, existing) = standing_point(self.decoder.again());
+        log!("wal2delta: decoding again from the slot");
+        let slot = self.decoder.into_slot();
+        let slot = slot.set_failover(self.feeds.database, self.feeds.wants_failover());
+        let (decoder, existing) = standing_point(Decoder::new(slot));
         let feeds = self.feeds.again(decoder.position(), existing);
         Worker {
             decoder,
@@ -377,6 +387,10 @@ impl Worker {
         // Rows of feeds that the WAL has not shown yet keep the worker too.
         let none_left = look.feeds.is_empty();
         self.feeds.apply(look);
+        if self.decoder.slot().is_failover() != self.feeds.wants_failover() {
+            // The slot can be changed only while nobody decodes from it.
+            self.feeds.redecode = true;
+        }
         if none_left && self.feeds.finished() && starts.forget_if_unwanted() {
             return Some(End::NoFeeds);
         }
@@ -392,7 +406,9 @@ impl Worker {
         if self.looked.is_none() {
             return;
         }
-        self.decoder.slot().confirm(self.feeds.confirmable());
+        let slot = self.decoder.slot();
+        self.feeds.assert_invariants(slot.confirmed());
+        slot.confirm(self.feeds.confirmable());
         self.published.write(&self.feeds);
         if self.published.take_full() && !self.warned_of_tables {
             self.warned_of_tables = true;

@@ -8,6 +8,7 @@ use uuid::Uuid;
 use crate::lake::error::{ErrorKind, LakeError};
 use crate::lake::log::{Action, Landed, Operation, commit_path, read_landed, to_lines};
 use crate::lake::store::TableStore;
+use crate::lake::writers::Writer;
 
 /// A commit on its way.
 pub(crate) struct Commit<'a> {
@@ -15,8 +16,10 @@ pub(crate) struct Commit<'a> {
     pub operation: Operation,
     /// Its actions but the `commitInfo`.
     pub actions: Vec<Action>,
-    /// Begin of our own application ids: a foreign commit with such a `txn` is by a clone of us.
+    /// Begin of our own application ids.
     pub own_app_ids: &'a str,
+    /// Our data directory: a commit with such a `txn` from another one is by a copy of us.
+    pub home: &'a str,
     /// True if the actions depend on which files are active: then files that others move are not
     /// passed over.
     pub needs_exact_files: bool,
@@ -52,7 +55,8 @@ pub(crate) async fn commit(
     commit: Commit<'_>,
 ) -> Result<u64, Failure> {
     let id = Uuid::new_v4();
-    let mut actions = vec![Action::CommitInfo(commit.operation.info(id))];
+    let mut actions = vec![Action::CommitInfo(commit.operation.info(id, commit.home))];
+    let (own_app_ids, home) = (commit.own_app_ids, commit.home);
     actions.extend(commit.actions);
     let lines = Bytes::from(to_lines(&actions).map_err(Failure::NotLanded)?);
     drop(actions);
@@ -66,7 +70,7 @@ pub(crate) async fn commit(
             Ok(false) => match landed_at(store, version).await {
                 Ok(landed) if landed.commit_id == Some(id) => return Ok(version),
                 Ok(landed) => {
-                    pass_over(store, version, &landed, commit.own_app_ids)?;
+                    pass_over(store, version, &landed, own_app_ids, home)?;
                     if landed.moves_files && commit.needs_exact_files {
                         return Err(Failure::FilesMoved { version });
                     }
@@ -86,18 +90,30 @@ pub(crate) async fn commit(
 /// Reads a commit that is said to exist.
 async fn landed_at(store: &TableStore, version: u64) -> Result<Landed, LakeError> {
     let path = commit_path(version);
-    let Some(lines) = store.get(&path).await? else {
-        return Err(LakeError::transient(format!(
+    read_commit(store, version).await?.ok_or_else(|| {
+        LakeError::transient(format!(
             "could not {}: it exists, but is not found",
             store.doing("read", &path)
-        )));
+        ))
+    })
+}
+
+/// Reads a commit; `None` if there is none of that version (any more).
+pub(crate) async fn read_commit(
+    store: &TableStore,
+    version: u64,
+) -> Result<Option<Landed>, LakeError> {
+    let path = commit_path(version);
+    let Some(lines) = store.get(&path).await? else {
+        return Ok(None);
     };
-    read_landed(&lines).map_err(|error| {
+    let landed = read_landed(&lines).map_err(|error| {
         LakeError::config(
             format!("could not {}: {error}", store.doing("read", &path)),
             "The commit file is damaged; restore it or take a new snapshot into another destination.",
         )
-    })
+    })?;
+    Ok(Some(landed))
 }
 
 /// One writer per table (rule 9): only commits that change no rows, schema or protocol, and do
@@ -107,23 +123,21 @@ fn pass_over(
     version: u64,
     landed: &Landed,
     own_app_ids: &str,
+    home: &str,
 ) -> Result<(), Failure> {
-    let refuse = |what: &str| {
-        let message = format!(
-            "version {version} of history table \"{}\" was {what}",
-            store.name()
-        );
-        Err(Failure::NotLanded(LakeError::conflict(message)))
-    };
-    if landed
-        .app_ids
-        .iter()
-        .any(|app_id| app_id.starts_with(own_app_ids))
-    {
-        return refuse("committed by another wal2delta for the same source table");
+    let own = |app_id: &String| app_id.starts_with(own_app_ids);
+    if landed.app_ids.iter().any(own) {
+        return Err(Failure::NotLanded(match &landed.home {
+            // Its answer came too late for the one who asked; reading the table again tells all.
+            Some(other) if other == home => LakeError::transient(format!(
+                "an earlier commit got into history table \"{}\" late",
+                store.name()
+            )),
+            _ => Writer::copy(store.name(), version),
+        }));
     }
     if landed.changes_table {
-        return refuse("committed by another writer and changes the table");
+        return Err(Failure::NotLanded(Writer::stranger(store.name(), version)));
     }
     Ok(())
 }

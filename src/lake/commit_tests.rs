@@ -17,6 +17,7 @@ use super::*;
 use crate::lake::log::{Add, Txn};
 
 const OWN: &str = "wal2delta/1/2/3/";
+const HOME: &str = "a-b";
 
 /// A store whose next puts fail: before or after they have taken effect.
 #[derive(Debug, Default)]
@@ -119,6 +120,7 @@ fn append(needs_exact_files: bool) -> Commit<'static> {
         operation: Operation::Append,
         actions: vec![Action::Txn(txn), Action::Add(add)],
         own_app_ids: OWN,
+        home: HOME,
         needs_exact_files,
     }
 }
@@ -210,4 +212,46 @@ async fn a_torn_commit_is_not_written_over() {
     foreign(&store, 5, "{\"add\":{\"pa").await;
     let failure = commit(&table(&store), 5, append(false)).await.unwrap_err();
     assert!(matches!(&failure, Failure::Unknown(error) if error.kind() == ErrorKind::Config));
+}
+
+#[tokio::test]
+async fn a_late_commit_of_our_own_is_no_conflict_and_one_of_a_copy_is() {
+    for (home, kind) in [(HOME, ErrorKind::Transient), ("c-d", ErrorKind::Conflict)] {
+        let store = Arc::new(Faulty::default());
+        let lines = format!(
+            concat!(
+                r#"{{"commitInfo":{{"wal2deltaCommit":"{}","wal2deltaHome":"{}"}}}}"#,
+                "\n",
+                r#"{{"txn":{{"appId":"{}1","version":1}}}}"#
+            ),
+            Uuid::new_v4(),
+            home,
+            OWN
+        );
+        foreign(&store, 5, &lines).await;
+        let failure = commit(&table(&store), 5, append(false)).await.unwrap_err();
+        assert!(matches!(&failure, Failure::NotLanded(error) if error.kind() == kind));
+    }
+}
+
+#[tokio::test]
+async fn the_last_writer_is_found_below_what_changes_nothing() {
+    let store = Arc::new(Faulty::default());
+    let name = table(&store);
+    assert_eq!(Writer::last(&name, 7).await.unwrap(), Writer::Unknown);
+
+    commit(&name, 4, append(false)).await.unwrap();
+    foreign(&store, 5, COMPACTION).await;
+    let ours = Writer::last(&name, 5).await.unwrap();
+    let home = HOME.to_owned();
+    assert_eq!(ours, Writer::Home { version: 4, home });
+    assert_eq!(ours.refuses("t", &["x".to_owned(), HOME.to_owned()]), None);
+    let error = ours.refuses("t", &["c-d".to_owned()]).unwrap();
+    assert_eq!(error.kind(), ErrorKind::Conflict);
+    assert!(error.to_string().contains("another server"), "{error}");
+
+    foreign(&store, 6, r#"{"metaData":{"id":"x"}}"#).await;
+    let stranger = Writer::last(&name, 6).await.unwrap();
+    assert_eq!(stranger, Writer::Stranger { version: 6 });
+    assert!(stranger.refuses("t", &[HOME.to_owned()]).is_some());
 }

@@ -14,6 +14,7 @@ use crate::lake::runtime::Shared;
 use crate::lake::schema::HistorySchema;
 use crate::lake::source::{SOURCE_PROPERTY, Source};
 use crate::lake::store::TableStore;
+use crate::lake::writers::Writer;
 
 /// Folders tried before giving up.
 const MAX_NUMBER: u32 = 1_000;
@@ -62,6 +63,7 @@ async fn create_in(
         operation: Operation::Create,
         actions,
         own_app_ids: &own_app_ids,
+        home: &shared.config.home,
         needs_exact_files: true,
     };
     match commit(store, 0, create).await {
@@ -124,6 +126,7 @@ fn new_table(source: &Source, schema: &HistorySchema, checkpoint_interval: u64) 
         schema: Ok(schema.clone()),
         progress: None,
         gap: false,
+        writer: Writer::Unknown,
     }
 }
 

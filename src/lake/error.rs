@@ -19,24 +19,25 @@ pub enum ErrorKind {
     Internal,
 }
 
-/// What the caller does with a table after an error of some kind.
+/// When something that failed is tried again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Retry {
-    /// Try again after pauses that start short and grow.
+    /// After pauses that start short and grow.
     Backoff,
-    /// Try again, but seldom: it needs a person first.
-    Slow,
-    /// Do not try again before a person, or a change of the source table, says so.
-    Never,
+    /// Seldom: the source table, or a row of it, has to be changed first.
+    AfterChange,
+    /// Not before a person asks for a new snapshot.
+    AfterResync,
 }
 
 impl ErrorKind {
     /// The table from kind to retry; there is no second one.
     pub const fn retry(self) -> Retry {
         match self {
-            ErrorKind::Transient | ErrorKind::Internal => Retry::Backoff,
-            ErrorKind::Config => Retry::Slow,
-            ErrorKind::Conflict | ErrorKind::Data => Retry::Never,
+            // That a person has mended the destination is found out like any other recovery.
+            ErrorKind::Transient | ErrorKind::Internal | ErrorKind::Config => Retry::Backoff,
+            ErrorKind::Data => Retry::AfterChange,
+            ErrorKind::Conflict => Retry::AfterResync,
         }
     }
 }

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::lake::error::LakeError;
 use crate::lake::schema::HistorySchema;
 use crate::lake::source::{Progress, Source};
+use crate::lake::writers::Writer;
 
 /// A history table that a survey found.
 #[derive(Debug, Clone)]
@@ -21,6 +22,15 @@ pub struct Found {
     pub progress: Option<Progress>,
     /// Changes after its last commit are missing: see [`crate::lake::HistoryWriter::mark_gap`].
     pub gap: bool,
+    /// Who changed it last.
+    pub writer: Writer,
+}
+
+impl Found {
+    /// Why a server that has lived in these data directories must not go on with the table.
+    pub fn refuses(&self, homes: &[String]) -> Option<LakeError> {
+        self.writer.refuses(&self.folder, homes)
+    }
 }
 
 /// A data file that is stored, durable, and not yet in the Delta log.

@@ -25,6 +25,8 @@ use object_store::{
 };
 use uuid::Uuid;
 
+use crate::fail_point;
+
 /// Names of unfinished files. Delta readers ignore names that start with a dot, so one that a
 /// crash leaves behind does no harm.
 const TEMPORARY_PREFIX: &str = ".wal2delta-tmp-";
@@ -201,7 +203,12 @@ impl ObjectStore for DurableStore {
             return Err(unsupported("object attributes"));
         }
         let target = self.inner.path_to_filesystem(location)?;
+        // A checkpoint is stored by now, and nothing names it yet.
+        let in_checkpoint = location.filename() == Some("_last_checkpoint");
         on_disk(location.clone(), move || {
+            if in_checkpoint {
+                fail_point::pass_on_disk("in_checkpoint")?;
+            }
             let mut draft = Draft::new(target)?;
             payload
                 .iter()

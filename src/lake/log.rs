@@ -111,7 +111,8 @@ pub(crate) struct Txn {
     pub last_updated: i64,
 }
 
-/// Who made a commit. `wal2deltaCommit` tells our own earlier try from a foreign commit.
+/// Who made a commit. `wal2deltaCommit` tells our own earlier try from a foreign commit,
+/// `wal2deltaHome` our server from a copy of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct CommitInfo {
@@ -122,6 +123,8 @@ pub(crate) struct CommitInfo {
     pub engine_info: &'static str,
     #[serde(rename = "wal2deltaCommit")]
     pub commit_id: Uuid,
+    #[serde(rename = "wal2deltaHome")]
+    pub home: String,
 }
 
 /// One line of a commit.
@@ -150,7 +153,7 @@ pub(crate) enum Operation {
 }
 
 impl Operation {
-    pub(crate) fn info(self, commit_id: Uuid) -> CommitInfo {
+    pub(crate) fn info(self, commit_id: Uuid, home: &str) -> CommitInfo {
         let (operation, parameters): (_, &[_]) = match self {
             Operation::Create => (
                 "CREATE TABLE",
@@ -167,6 +170,7 @@ impl Operation {
             is_blind_append: self == Operation::Append,
             engine_info: concat!("wal2delta/", env!("CARGO_PKG_VERSION")),
             commit_id,
+            home: home.to_owned(),
         }
     }
 }
@@ -188,6 +192,8 @@ pub(crate) fn to_lines(actions: &[Action]) -> Result<Vec<u8>, LakeError> {
 pub(crate) struct Landed {
     /// `commitInfo.wal2deltaCommit`
     pub commit_id: Option<Uuid>,
+    /// `commitInfo.wal2deltaHome`
+    pub home: Option<String>,
     /// Rows, metadata or protocol change, or something happens that this version does not know.
     pub changes_table: bool,
     /// Files are exchanged without a change of rows, as compaction does.
@@ -213,6 +219,8 @@ struct TxnAction {
 struct InfoAction {
     #[serde(rename = "wal2deltaCommit")]
     commit_id: Option<Uuid>,
+    #[serde(rename = "wal2deltaHome")]
+    home: Option<String>,
 }
 
 /// Reads a commit file. Lines that are not JSON make it unreadable: a torn file is an error.
@@ -223,7 +231,10 @@ pub(crate) fn read_landed(lines: &[u8]) -> Result<Landed, serde_json::Error> {
     {
         for (name, value) in action? {
             match name.as_str() {
-                "commitInfo" => landed.commit_id = InfoAction::deserialize(value)?.commit_id,
+                "commitInfo" => {
+                    let info = InfoAction::deserialize(value)?;
+                    (landed.commit_id, landed.home) = (info.commit_id, info.home);
+                }
                 "txn" => landed.app_ids.push(TxnAction::deserialize(value)?.app_id),
                 "add" | "remove" => {
                     let change = FileAction::deserialize(value)?.data_change;

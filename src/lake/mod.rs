@@ -27,6 +27,7 @@ mod survey;
 mod table;
 pub mod types;
 mod writer;
+mod writers;
 
 #[cfg(test)]
 mod tests;
@@ -40,3 +41,4 @@ pub use schema::{Field, HistorySchema, SYSTEM_COLUMNS, SchemaError};
 pub use source::{Progress, Source};
 pub use types::DeltaType;
 pub use writer::{HistoryWriter, OpenTable, Replace, RowsCommit, Target};
+pub use writers::Writer;

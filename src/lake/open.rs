@@ -15,6 +15,7 @@ use crate::lake::log::{Format, Metadata, Protocol};
 use crate::lake::schema::HistorySchema;
 use crate::lake::source::{GAP_PROPERTY, GENERATION_PROPERTY, Progress, SOURCE_PROPERTY, Source};
 use crate::lake::store::{KERNEL_ROOT, TableStore};
+use crate::lake::writers::Writer;
 
 /// Features that this version can write. `appendOnly` is for feeds that keep all history.
 const KNOWN_FEATURES: [&str; 4] = ["timestampNtz", "invariants", "columnMapping", "appendOnly"];
@@ -33,6 +34,8 @@ pub(crate) struct Table {
     pub progress: Option<Progress>,
     /// Changes after the last commit with rows are missing.
     pub gap: bool,
+    /// Who changed it last.
+    pub writer: Writer,
 }
 
 /// A file that is part of the table.
@@ -65,12 +68,14 @@ pub(crate) async fn open_table(
     store: &TableStore,
     kernels: &Semaphore,
 ) -> Result<Table, LakeError> {
-    with_kernel(store, kernels, move |store, engine| {
+    let mut table = with_kernel(store, kernels, move |store, engine| {
         describe(engine).map_err(|error| {
             LakeError::kernel(&format!("open history table \"{}\"", store.name()), &error)
         })
     })
-    .await
+    .await?;
+    table.writer = Writer::last(store, table.version).await?;
+    Ok(table)
 }
 
 /// The active files of a version.
@@ -152,6 +157,7 @@ fn describe(engine: &dyn Engine) -> DeltaResult<Table> {
         schema,
         progress,
         gap,
+        writer: Writer::Unknown,
     })
 }
 

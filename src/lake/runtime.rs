@@ -29,8 +29,10 @@ const KERNEL_CALLS: usize = 3;
 const BLOCKING_THREADS: usize = 16;
 
 /// Settings of the lake.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LakeConfig {
+    /// Identity of the data directory, recorded in every commit.
+    pub home: String,
     /// Limit of the budget, in bytes.
     pub max_memory: usize,
     /// Arrow bytes that become one data file.
@@ -98,8 +100,8 @@ impl Lake {
         use_one_arena();
         let (sender, events) = channel();
         let shared = Arc::new(Shared {
-            config,
             budget: Budget::new(config.max_memory),
+            config,
             encoders: Semaphore::new(ENCODERS as usize),
             kernels: Semaphore::new(KERNEL_CALLS),
             upkeep: Semaphore::new(1),

@@ -14,6 +14,7 @@ use object_store::{Error, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutP
 use url::Url;
 use uuid::Uuid;
 
+use crate::fail_point;
 use crate::lake::error::{ErrorKind, LakeError};
 
 /// Longest time of a single call.
@@ -77,14 +78,16 @@ impl TableStore {
 
     /// Writes a file that must not exist yet. True: written; false: there is one already.
     pub(crate) async fn create(&self, path: &Path, content: Bytes) -> Result<bool, LakeError> {
-        let put = self.store.put_opts(
-            path,
-            PutPayload::from(content),
-            PutOptions::from(PutMode::Create),
-        );
+        let put = async {
+            fail_point::pass_store("before_commit_put").await?;
+            let mode = PutOptions::from(PutMode::Create);
+            let payload = PutPayload::from(content);
+            self.store.put_opts(path, payload, mode).await?;
+            fail_point::pass_store("after_commit_put").await
+        };
         let doing = self.doing("write", path);
         match in_time(&doing, put).await? {
-            Ok(_) => Ok(true),
+            Ok(()) => Ok(true),
             Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => Ok(false),
             Err(error) => Err(LakeError::store(&doing, &error)),
         }
@@ -95,9 +98,14 @@ impl TableStore {
         let doing = self.doing("write", path);
         let mut pauses = self.pauses();
         loop {
-            let put = self.store.put(path, PutPayload::from(content.clone()));
+            let payload = PutPayload::from(content.clone());
+            let put = async {
+                fail_point::pass_store("before_data_put").await?;
+                self.store.put(path, payload).await?;
+                fail_point::pass_store("after_data_put").await
+            };
             let error = match in_time(&doing, put).await {
-                Ok(Ok(_)) => return Ok(()),
+                Ok(Ok(())) => return Ok(()),
                 Ok(Err(error)) => LakeError::store(&doing, &error),
                 Err(error) => error,
             };

@@ -13,6 +13,7 @@ use crate::lake::open::open_table;
 use crate::lake::runtime::Shared;
 use crate::lake::source::{SOURCE_PROPERTY, Source};
 use crate::lake::store::TableStore;
+use crate::lake::writers::Writer;
 
 /// Tables opened at the same time; the kernel calls among them are bounded further.
 const CONCURRENT: usize = 4;
@@ -79,6 +80,7 @@ async fn look(
             schema: table.schema,
             progress: table.progress,
             gap: table.gap,
+            writer: table.writer,
         })),
         Err(error) if error.kind() == ErrorKind::Transient => Err(error),
         // Damaged, but perhaps one of ours: it must be shown, and its name not be taken.
@@ -89,6 +91,7 @@ async fn look(
             schema: Err(error),
             progress: None,
             gap: false,
+            writer: Writer::Unknown,
         })),
     }
 }

@@ -33,6 +33,8 @@ struct Open {
     schema: HistorySchema,
     held: Held,
     checkpoints: Checkpoints,
+    /// Somebody else has changed the table; only a replacement makes it ours again.
+    taken: Option<LakeError>,
 }
 
 /// The task's state.
@@ -126,7 +128,9 @@ impl TableTask {
             version: table.version,
             progress: table.progress,
         };
+        let taken = table.writer.refuses(store.name(), &self.spec.homes);
         self.open = Some(Open {
+            taken,
             held: Held::new(Arc::clone(&self.shared), store.clone()),
             checkpoints: Checkpoints::new(
                 Arc::clone(&self.shared),
@@ -227,6 +231,9 @@ impl TableTask {
         let Some(open) = &mut self.open else {
             return Err(not_open());
         };
+        if let Some(error) = &open.taken {
+            return Err(error.clone());
+        }
         let files = open.held.take_files().await?;
         if let Err(error) = check_layout(&files, &open.schema) {
             self.orphans
@@ -261,6 +268,7 @@ impl TableTask {
             operation: Operation::Append,
             actions,
             own_app_ids: &own_app_ids,
+            home: &self.shared.config.home,
             needs_exact_files: false,
         };
         let version = commit(&open.store, open.table.version + 1, append)
@@ -276,6 +284,9 @@ impl TableTask {
         let Some(open) = &mut self.open else {
             return Err(not_open());
         };
+        if let Some(error) = &open.taken {
+            return Err(error.clone());
+        }
         let mut metadata = open.table.metadata.clone();
         let property = GAP_PROPERTY.to_owned();
         if metadata
@@ -290,6 +301,7 @@ impl TableTask {
             operation: Operation::MarkGap,
             actions: vec![Action::MetaData(metadata.clone())],
             own_app_ids: &own_app_ids,
+            home: &self.shared.config.home,
             needs_exact_files: false,
         };
         let version = commit(&open.store, open.table.version + 1, mark)
@@ -306,6 +318,7 @@ impl TableTask {
         let Some(open) = &mut self.open else {
             return Err(not_open());
         };
+        self.spec.generation = replace.generation;
         let schema = replace.schema.adopt(&open.schema);
         let mut files = replace.files;
         files.extend(open.held.take_files().await?);
@@ -344,12 +357,14 @@ impl TableTask {
                 operation: Operation::Replace,
                 actions,
                 own_app_ids: &own_app_ids,
+                home: &self.shared.config.home,
                 needs_exact_files,
             };
             match commit(&open.store, open.table.version + 1, attempt).await {
                 Ok(version) => {
                     open.table = next;
                     open.schema = schema;
+                    open.taken = None;
                     open.table.schema = Ok(open.schema.clone());
                     self.committed(version, replace.commit);
                     return Ok((version, rows));

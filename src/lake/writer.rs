@@ -17,8 +17,10 @@ pub struct OpenTable {
     pub table: u32,
     /// The identity of the source table, recorded in the history table.
     pub source: Source,
-    /// The generation of the feed, part of the application ids.
+    /// The generation of the table's rows, part of the application ids.
     pub generation: u64,
+    /// Identities of the data directories that may have written to the table.
+    pub homes: Vec<String>,
     /// Where the history tables are.
     pub destination: Destination,
     /// Which folder, and what for.
@@ -59,6 +61,8 @@ pub struct RowsCommit {
 /// A commit that replaces the content.
 #[derive(Debug, Clone)]
 pub struct Replace {
+    /// The generation from now on.
+    pub generation: u64,
     /// The schema of the table from now on.
     pub schema: HistorySchema,
     /// Files staged by another process, written with the same schema.

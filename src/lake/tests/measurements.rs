@@ -106,6 +106,7 @@ fn edge_values(lake: &Fixture) -> String {
     writer.replace(
         1,
         Replace {
+            generation: 1,
             schema,
             files: Vec::new(),
             keep_existing: false,

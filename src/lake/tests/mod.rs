@@ -21,6 +21,9 @@ use crate::lake::*;
 const SYSTEM: u64 = 7_300_000_000_000_000_001;
 const DATABASE: u32 = 5;
 
+/// The data directory that the tests pretend to work in.
+const HOME: &str = "a-b";
+
 /// A lake and the folder it writes to.
 struct Fixture {
     folder: TempDir,
@@ -45,6 +48,7 @@ impl Fixture {
             ring.1.notify_all();
         };
         let config = LakeConfig {
+            home: HOME.to_owned(),
             max_memory: 64 << 20,
             target_file_bytes: 16 << 20,
             checkpoint_interval,
@@ -98,6 +102,7 @@ impl Fixture {
             table,
             source: source(table),
             generation: 1,
+            homes: vec![HOME.to_owned()],
             destination: self.destination(),
             target,
             schema: schema.clone(),

@@ -187,6 +187,7 @@ fn staged_files_of_another_writer_are_committed_by_a_replacement() {
     writer.replace(
         5,
         Replace {
+            generation: 1,
             schema: wanted.clone(),
             files,
             keep_existing: false,
@@ -295,6 +296,7 @@ fn a_checkpoint_replaces_the_commits_before_it() {
     writer.replace(
         1,
         Replace {
+            generation: 1,
             schema: ids(),
             files: Vec::new(),
             keep_existing: false,

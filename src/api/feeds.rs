@@ -1,0 +1,131 @@
+//! `stop`, `pause`, `resume`, `resync`: what becomes of a feed that is there.
+
+use pgrx::pg_sys;
+use pgrx::prelude::*;
+use std::ffi::CStr;
+
+use super::caller::{check_owner, check_preloaded, check_schema};
+use super::catalog::{as_superuser, select_one};
+use super::report;
+use crate::decode::insert_position;
+
+/// `wal2delta.stop(source_schema)`
+#[pg_extern(sql = false)]
+fn stop(source_schema: &CStr) {
+    let name = source_schema.to_string_lossy().into_owned();
+    check_preloaded();
+    let namespace = check_schema(source_schema, &name);
+    let deleted = as_superuser(|| {
+        Spi::connect_mut(|client| {
+            client
+                .update(
+                    "DELETE FROM wal2delta.feeds WHERE schema_oid = $1",
+                    None,
+                    &[pg_sys::Oid::from(namespace).into()],
+                )
+                .map(|rows| rows.len())
+        })
+    });
+    match deleted {
+        Ok(0) => report_not_fed(&name),
+        Ok(_) => {}
+        Err(error) => error!("could not remove the feed: {error}"),
+    }
+}
+
+fn report_not_fed(schema: &str) -> ! {
+    report(
+        PgSqlErrorCode::ERRCODE_UNDEFINED_OBJECT,
+        format!("schema \"{schema}\" is not fed"),
+        "The view wal2delta.schemas shows the feeds of this database.",
+    )
+}
+
+/// `wal2delta.pause(source_schema)`
+#[pg_extern(sql = false)]
+fn pause(source_schema: &CStr) {
+    set_paused(source_schema, true);
+}
+
+/// `wal2delta.resume(source_schema)`
+#[pg_extern(sql = false)]
+fn resume(source_schema: &CStr) {
+    set_paused(source_schema, false);
+}
+
+fn set_paused(source_schema: &CStr, paused: bool) {
+    let name = source_schema.to_string_lossy().into_owned();
+    check_preloaded();
+    let namespace = pg_sys::Oid::from(check_schema(source_schema, &name));
+    let now: Option<bool> = select_one(
+        "SELECT paused FROM wal2delta.feeds WHERE schema_oid = $1",
+        &[namespace.into()],
+    );
+    match now {
+        None => report_not_fed(&name),
+        Some(now) if now == paused => {
+            let state = if paused {
+                "paused already"
+            } else {
+                "not paused"
+            };
+            notice!("feed of schema \"{name}\" is {state}");
+        }
+        Some(_) => change(
+            "UPDATE wal2delta.feeds SET paused = $2 WHERE schema_oid = $1",
+            &[namespace.into(), paused.into()],
+        ),
+    }
+}
+
+/// `wal2delta.resync(source_table)`
+#[pg_extern(sql = false)]
+fn resync(source_table: pg_sys::Oid) {
+    check_preloaded();
+    // SAFETY: catalog look-ups by OID; both tell of a missing relation by a null value.
+    let (namespace, schema) = unsafe {
+        let namespace = pg_sys::get_rel_namespace(source_table);
+        let name = pg_sys::get_namespace_name(namespace);
+        if name.is_null() {
+            report(
+                PgSqlErrorCode::ERRCODE_UNDEFINED_TABLE,
+                format!("relation with OID {source_table} does not exist"),
+                "Name a table of a schema that is fed.",
+            );
+        }
+        (
+            namespace,
+            CStr::from_ptr(name).to_string_lossy().into_owned(),
+        )
+    };
+    check_owner(namespace.to_u32(), &schema);
+    let fed: Option<bool> = select_one(
+        "SELECT true FROM wal2delta.feeds WHERE schema_oid = $1",
+        &[namespace.into()],
+    );
+    if fed.is_none() {
+        report_not_fed(&schema);
+    }
+    // SAFETY: a catalog look-up by OID.
+    if unsafe { pg_sys::get_rel_relkind(source_table) } as u8 != pg_sys::RELKIND_RELATION {
+        report(
+            PgSqlErrorCode::ERRCODE_WRONG_OBJECT_TYPE,
+            "only ordinary tables are fed".to_owned(),
+            "The view wal2delta.tables shows the tables of all feeds.",
+        );
+    }
+    change(
+        "INSERT INTO wal2delta.resyncs (table_oid, generation) VALUES ($1, $2) \
+         ON CONFLICT (table_oid) DO UPDATE SET generation = excluded.generation",
+        &[source_table.into(), (insert_position() as i64).into()],
+    );
+}
+
+fn change(statement: &str, arguments: &[pgrx::datum::DatumWithOid<'_>]) {
+    let changed = as_superuser(|| {
+        Spi::connect_mut(|client| client.update(statement, None, arguments).map(|_| ()))
+    });
+    if let Err(error) = changed {
+        error!("could not change the feeds of this database: {error}");
+    }
+}

@@ -1,0 +1,174 @@
+//! From builders to commits: when tables are flushed, and what the writer threads answer.
+
+use pgrx::prelude::*;
+use std::time::{Duration, Instant};
+
+use super::feeds::{Feed, Feeds};
+use super::table::{InFlight, State, Table};
+use crate::columns::{self, ColumnError};
+use crate::lake::{Charged, Event, Lake, OpenTable, Retry, RowsCommit, Source, Target};
+
+impl Feeds {
+    /// Handles one answer of the writer threads.
+    pub fn handle(&mut self, event: Event) {
+        match event {
+            Event::Opened { table, folder, .. } => {
+                if let Some(table) = self.tables.get_mut(&table) {
+                    table.opened(folder);
+                }
+            }
+            Event::Committed {
+                table,
+                ticket,
+                rows,
+                ..
+            } => self.committed(table, ticket, rows),
+            Event::Failed { table, error } => self.writer_failed(table, error),
+            Event::Probed { request, result } => self.probed(request, result),
+            Event::Upkeep { table, error } => {
+                log!("wal2delta: upkeep of the history of table with OID {table}: {error}");
+            }
+            // Surveys are waited for where they are asked for; only snapshot workers stage files.
+            Event::Surveyed { .. } | Event::Staged { .. } => {}
+        }
+    }
+
+    fn committed(&mut self, oid: u32, ticket: u64, rows: u64) {
+        let leaving = self.leaving.iter_mut().find(|table| table.oid == oid);
+        let Some(table) = self.tables.get_mut(&oid).or(leaving) else {
+            return;
+        };
+        if let State::Snapshot(snapshot) = &mut table.state
+            && snapshot.marking == Some(ticket)
+        {
+            // The history itself says now that it has to be replaced.
+            snapshot.marking = None;
+            snapshot.pinned = false;
+        }
+        let in_flight = match &mut table.state {
+            State::Streaming(stream) => &mut stream.in_flight,
+            State::Paused(paused) => &mut paused.in_flight,
+            _ => return,
+        };
+        if in_flight
+            .front()
+            .is_some_and(|commit| commit.ticket == ticket)
+        {
+            in_flight.pop_front();
+            table.pause = Duration::ZERO;
+            if table.logged.take().is_some() {
+                log!("wal2delta: table \"{}\" is written again", table.name);
+            }
+            table.shown.rows_written += rows;
+            // SAFETY: reads the clock.
+            table.shown.last_write = unsafe { pgrx::pg_sys::GetCurrentTimestamp() };
+        }
+        self.leaving.retain(|table| table.pin().is_some());
+    }
+
+    /// Hands what a table's builders hold to its writer; with `spill`, to be written to a file
+    /// now rather than with the next commit.
+    pub fn seal(&mut self, oid: u32, spill: bool) {
+        let source = self.source(oid);
+        let Some(table) = self.tables.get_mut(&oid) else {
+            return;
+        };
+        self.building = self.building.saturating_sub(table.building());
+        let Some(feed) = self.feeds.get(&table.namespace) else {
+            return;
+        };
+        let result = seal(table, feed, source, &self.lake);
+        if let State::Streaming(stream) = &table.state
+            && spill
+            && let Some(writer) = &stream.writer
+        {
+            writer.spill();
+        }
+        if let Err(error) = result {
+            self.fail(oid, error.to_string(), Retry::AfterChange);
+        }
+    }
+
+    /// Asks for a commit of everything a table has pending.
+    pub fn flush_table(&mut self, oid: u32) {
+        self.seal(oid, false);
+        let ticket = self.ticket();
+        let Some(table) = self.tables.get_mut(&oid) else {
+            return;
+        };
+        let State::Streaming(stream) = &mut table.state else {
+            return;
+        };
+        if let (Some(pending), Some(writer)) = (stream.pending.take(), &stream.writer) {
+            writer.commit(
+                ticket,
+                RowsCommit {
+                    lsn: pending.last_end,
+                    sort_by: stream.sort_by,
+                },
+            );
+            stream.in_flight.push_back(InFlight {
+                ticket,
+                first: pending.first,
+                snapshot: false,
+            });
+        }
+    }
+
+    /// Asks for commits of the tables whose interval is over, and of those with changes from before
+    /// the LSN that `flush` asks for.
+    pub fn flush_due(&mut self, asked: Option<u64>) {
+        let now = Instant::now();
+        let due: Vec<u32> = self
+            .tables
+            .values()
+            .filter(|table| match &table.state {
+                State::Streaming(stream) => stream.pending.is_some_and(|pending| {
+                    asked.is_some_and(|lsn| pending.first < lsn)
+                        || now >= pending.came + self.interval(table)
+                }),
+                _ => false,
+            })
+            .map(|table| table.oid)
+            .collect();
+        for oid in due {
+            self.flush_table(oid);
+        }
+    }
+}
+
+/// Seals what the table's builders hold and hands it to the writer, which is opened on first use.
+fn seal(table: &mut Table, feed: &Feed, source: Source, lake: &Lake) -> Result<(), ColumnError> {
+    let State::Streaming(stream) = &mut table.state else {
+        return Ok(());
+    };
+    let Some(buffer) = stream.buffer.as_mut().filter(|buffer| !buffer.is_empty()) else {
+        return Ok(());
+    };
+    let schema = stream.schema.get_or_insert_with(|| buffer.schema().clone());
+    let held = buffer.take(lake.budget());
+    let batch = columns::seal(schema, held.value, &mut stream.sort_by)?;
+    let writer = stream.writer.get_or_insert_with(|| {
+        lake.open(OpenTable {
+            table: table.oid,
+            source,
+            generation: table.generation,
+            homes: feed.row.homes.clone(),
+            destination: feed.destination.clone(),
+            target: match &stream.history {
+                Some(history) => Target::Existing {
+                    folder: history.folder.clone(),
+                },
+                None => Target::New {
+                    table_name: table.name.clone(),
+                },
+            },
+            schema: schema.clone(),
+        })
+    });
+    writer.write(Charged {
+        value: batch,
+        charge: held.charge,
+    });
+    Ok(())
+}

@@ -1,0 +1,151 @@
+//! What failed, and how it is tried again.
+
+use pgrx::prelude::*;
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use super::feeds::{Feeds, Halt};
+use super::table::{Remedy, State, Table};
+use crate::lake::{LakeError, Retry};
+
+impl Feeds {
+    pub fn writer_failed(&mut self, oid: u32, error: LakeError) {
+        if !self.tables.contains_key(&oid)
+            && let Some(index) = self.leaving.iter().position(|table| table.oid == oid)
+        {
+            let table = self.leaving.swap_remove(index);
+            log!(
+                "wal2delta: last commit of table \"{}\" failed: {error}",
+                table.name
+            );
+            return;
+        }
+
+        if let Some(State::Paused(paused)) = self.tables.get_mut(&oid).map(|table| &mut table.state)
+        {
+            // What they would have brought is decoded again when the pause ends.
+            paused.pinned = [
+                paused.pinned,
+                paused.in_flight.front().map(|commit| commit.first),
+            ]
+            .into_iter()
+            .flatten()
+            .min();
+            paused.in_flight.clear();
+            return;
+        }
+        self.fail(oid, error.with_remedy(), error.kind().retry());
+    }
+
+    /// Moves a table to FAILED and says so in the log, once per failure of another kind.
+    pub fn fail(&mut self, oid: u32, error: String, retry: Retry) {
+        let position = self.position;
+        self.lanes.cancel(oid);
+        let Some(table) = self.tables.get_mut(&oid) else {
+            return;
+        };
+        self.building = self.building.saturating_sub(table.building());
+        let remedy = match &table.state {
+            State::Failed(failure) => failure.remedy,
+            State::Streaming(stream) if stream.joins_snapshot() => Remedy::Copy,
+            // Nothing was ever written of it, and nothing can be before a person helps.
+            State::Streaming(stream) if stream.history.is_none() && retry == Retry::AfterChange => {
+                Remedy::Copy
+            }
+            _ if retry == Retry::AfterResync => Remedy::Copy,
+            State::Streaming(_) => Remedy::Redecode,
+            _ => Remedy::Copy,
+        };
+        if table.logged.as_ref() != Some(&error) {
+            log!("wal2delta: table \"{}\" failed: {error}", table.name);
+            table.logged = Some(error.clone());
+        }
+        table.fail(error, remedy, retry, position);
+    }
+
+    /// The answer to a probe that a retry asked for.
+    pub fn probed(&mut self, request: u64, result: Result<(), LakeError>) {
+        let Some(namespace) = self.probes.remove(&request) else {
+            return;
+        };
+        match result {
+            // Its tables can be written again and go on from the slot.
+            Ok(()) => self.redecode = true,
+            Err(error) => {
+                let now = Instant::now();
+                for table in self
+                    .tables
+                    .values_mut()
+                    .filter(|table| table.namespace == namespace)
+                {
+                    let position = self.position;
+                    let due = matches!(&table.state, State::Failed(failure)
+                        if failure.due(now) && failure.remedy == Remedy::Redecode);
+                    if due {
+                        table.fail(
+                            error.with_remedy(),
+                            Remedy::Redecode,
+                            Retry::Backoff,
+                            position,
+                        );
+                    }
+                }
+                let feed = self.feeds.get_mut(&namespace);
+                if let Some(Halt::Unreachable {
+                    error: shown,
+                    retry_at,
+                    ..
+                }) = feed.and_then(|feed| feed.halt.as_mut())
+                {
+                    *shown = error.with_remedy();
+                    *retry_at = now + Duration::from_secs(5);
+                }
+            }
+        }
+    }
+
+    /// Tries failed tables again whose pause is over.
+    pub fn retry(&mut self) {
+        let now = Instant::now();
+        let mut ask: HashMap<u32, Vec<String>> = HashMap::new();
+        for table in self.tables.values_mut() {
+            let State::Failed(failure) = &mut table.state else {
+                continue;
+            };
+            if !failure.due(now) {
+                continue;
+            }
+            match failure.remedy {
+                Remedy::Copy => {
+                    let since = failure.since.unwrap_or(self.position);
+                    let (history, pinned) = (failure.history.take(), failure.pinned);
+                    table.state = Table::queued(history, since, pinned);
+                }
+                Remedy::Redecode => {
+                    let folders = ask.entry(table.namespace).or_default();
+                    folders.extend(
+                        failure
+                            .history
+                            .as_ref()
+                            .map(|history| history.folder.clone()),
+                    );
+                }
+            }
+        }
+        for feed in self.feeds.values() {
+            if matches!(feed.halt, Some(Halt::Unreachable { retry_at, .. }) if retry_at <= now) {
+                ask.entry(feed.row.namespace).or_default();
+            }
+        }
+        for (namespace, folders) in ask {
+            if self.probes.values().any(|asked| *asked == namespace) {
+                continue;
+            }
+            let request = self.ticket();
+            if let Some(feed) = self.feeds.get(&namespace) {
+                self.lake.probe(request, &feed.destination, folders);
+                self.probes.insert(request, namespace);
+            }
+        }
+    }
+}

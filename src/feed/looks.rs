@@ -1,0 +1,417 @@
+//! What a look at the catalog changes: feeds that start, pause and stop, tables that come, change and go.
+
+use pgrx::prelude::*;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::time::{Duration, Instant};
+
+use super::catalog::{CatalogTable, FeedRow, Look};
+use super::feeds::{COPIED, Feed, Feeds, Halt};
+use super::resume::history;
+use super::table::{Failure, History, Paused, Reason, Remedy, State, Stream, Table};
+use crate::lake::{Destination, Event, Found, LakeError, Progress, Retry, Source, Writer};
+use crate::process;
+
+/// How long a destination may take to say what it holds; decoding waits for it.
+const SURVEY_LIMIT: Duration = Duration::from_secs(30);
+
+/// `last_error` of a table that ended the worker.
+const UNREADABLE: &str = "a row could not be read; see the server log. \
+                          Change or delete the row: the table is copied anew every 5 minutes.";
+
+impl Feeds {
+    /// Takes over what a look found.
+    pub fn apply(&mut self, look: Look) {
+        if self.feeds_relation != 0 && look.feeds_relation != self.feeds_relation {
+            // The extension was dropped, perhaps created again: the rows of now are what counts.
+            let ended: Vec<u32> = self.feeds.keys().copied().collect();
+            self.end_feeds(ended);
+            self.first_look = true;
+        }
+        self.feeds_relation = look.feeds_relation;
+        self.resyncs_relation = look.resyncs_relation;
+        self.look_wanted = false;
+        self.looked_at = self.position;
+        self.stop_missing(&look);
+        self.note_gone(&look);
+        for row in look.feeds {
+            let shown = self.started.remove(&(row.namespace, row.generation));
+            match self.feeds.get(&row.namespace) {
+                Some(feed) if feed.row.generation == row.generation => self.adopt_row(row),
+                Some(_) => {}
+                None if shown || self.first_look => self.begin(row),
+                None => {}
+            }
+        }
+        self.first_look = false;
+        if !self.redecode {
+            self.apply_resyncs(look.resyncs);
+        }
+        for table in look.tables {
+            self.apply_table(table, look.until);
+        }
+        self.copy_altered();
+    }
+
+    /// Takes over what was changed of a feed that goes on.
+    fn adopt_row(&mut self, row: FeedRow) {
+        let (namespace, position) = (row.namespace, self.position);
+        let Some(feed) = self.feeds.get_mut(&namespace) else {
+            return;
+        };
+        let pauses = row.paused && !feed.row.paused;
+        let resumes = feed.row.paused && !row.paused;
+        feed.row = row;
+        if pauses && !matches!(feed.halt, Some(Halt::Copied)) {
+            let since = feed.halt.as_ref().and_then(Halt::since);
+            feed.halt = Some(Halt::Paused {
+                since: since.unwrap_or(position),
+            });
+            self.pause_tables(namespace);
+        } else if resumes {
+            // What has changed meanwhile is still in the WAL, from the slot on.
+            self.redecode = true;
+        }
+    }
+
+    /// Commits what the tables of a feed have, and takes no more of them.
+    fn pause_tables(&mut self, namespace: u32) {
+        let tables = self.tables.values();
+        let oids: Vec<u32> = tables
+            .filter(|table| table.namespace == namespace)
+            .map(|table| table.oid)
+            .collect();
+        for oid in oids {
+            self.flush_table(oid);
+            self.lanes.cancel(oid);
+            if let Some(table) = self.tables.get_mut(&oid) {
+                self.building = self.building.saturating_sub(table.building());
+                table.pause();
+            }
+        }
+    }
+
+    /// Copies tables whose columns were altered with no change of a row after it that would have
+    /// shown it, once decoding has got to where a look saw it.
+    fn copy_altered(&mut self) {
+        let position = self.position;
+        let due: Vec<(u32, bool)> = self
+            .tables
+            .values()
+            .filter_map(|table| table.altered_at.map(|(lsn, copies)| (table, lsn, copies)))
+            .filter(|(_, lsn, _)| position >= *lsn)
+            .map(|(table, _, copies)| (table.oid, copies == table.copies))
+            .collect();
+        for (oid, unseen) in due {
+            if let Some(table) = self.tables.get_mut(&oid) {
+                table.altered_at = None;
+                let streams = matches!(&table.state, State::Streaming(stream)
+                    if stream.history.is_some() || stream.writer.is_some());
+                if unseen && streams {
+                    self.copy_again(oid, position, "its columns were altered");
+                }
+            }
+        }
+    }
+
+    /// Ends the feeds whose rows the WAL has shown to go, and notes those whose schema is gone.
+    fn stop_missing(&mut self, look: &Look) {
+        for (namespace, feed) in &mut self.feeds {
+            if look.gone.contains(namespace) {
+                feed.gone_at.get_or_insert(look.until);
+            }
+        }
+        let stopped = std::mem::take(&mut self.stopped);
+        let ended: Vec<u32> = self
+            .feeds
+            .iter()
+            .filter(|(namespace, feed)| {
+                stopped.contains(&(**namespace, feed.row.generation))
+                    || feed.gone_at.is_some_and(|lsn| self.position >= lsn)
+            })
+            .map(|(namespace, _)| *namespace)
+            .collect();
+        self.end_feeds(ended);
+    }
+
+    /// Ends feeds. What they have buffered is written.
+    fn end_feeds(&mut self, namespaces: Vec<u32>) {
+        for namespace in namespaces {
+            self.forget_tables(|table| table.namespace == namespace);
+            self.feeds.remove(&namespace);
+        }
+    }
+
+    /// Notes tables that a look did not find. It is ahead of decoding, so they leave their feed
+    /// only when decoding has got to where it was.
+    fn note_gone(&mut self, look: &Look) {
+        let present: HashSet<u32> = look.tables.iter().map(|table| table.oid).collect();
+        for table in self.tables.values_mut() {
+            match present.contains(&table.oid) {
+                true => table.gone_at = None,
+                false => drop(table.gone_at.get_or_insert(look.until)),
+            }
+        }
+        let position = self.position;
+        self.forget_tables(|table| table.gone_at.is_some_and(|lsn| position >= lsn));
+    }
+
+    /// Forgets tables after their last commit was asked for.
+    fn forget_tables(&mut self, gone: impl Fn(&Table) -> bool) {
+        let oids: Vec<u32> = self
+            .tables
+            .values()
+            .filter(|table| gone(table))
+            .map(|table| table.oid)
+            .collect();
+        for oid in oids {
+            self.flush_table(oid);
+            self.lanes.cancel(oid);
+            // What changes from now on is not fed: another feed has to copy it.
+            self.not_whole.insert(oid);
+            let Some(table) = self.tables.remove(&oid) else {
+                continue;
+            };
+            let source = self.source(oid);
+            if let Some(feed) = self.feeds.get_mut(&table.namespace)
+                && let Some(history) = table.history()
+            {
+                // Should it come back, its history is the one to replace.
+                feed.found
+                    .insert(oid, left(history, source, feed.row.generation));
+            }
+            let writes = matches!(table.state, State::Streaming(_) | State::Paused(_));
+            if table.pin().is_some() && writes {
+                self.leaving.push(table);
+            }
+        }
+    }
+
+    /// Begins a feed: reads what its destination has, waiting for the answer.
+    fn begin(&mut self, row: FeedRow) {
+        let namespace = row.namespace;
+        // An earlier feed of the schema may still be writing its last commits.
+        while self
+            .leaving
+            .iter()
+            .any(|table| table.namespace == namespace)
+        {
+            while let Some(event) = self.lake.try_event() {
+                self.handle(event);
+            }
+            process::wait(Duration::from_millis(20));
+        }
+        let destination = match Destination::parse(&row.destination) {
+            Ok(destination) => destination,
+            Err(error) => {
+                warning!("feed of schema with OID {namespace} cannot start: {error}");
+                return;
+            }
+        };
+        let mut feed = Feed {
+            row,
+            destination,
+            found: HashMap::new(),
+            halt: None,
+            gone_at: None,
+        };
+        let since = self.position;
+        if !feed.row.homes.contains(&self.home) {
+            log!("wal2delta: feed to \"{}\": {COPIED}", feed.destination);
+            feed.halt = Some(Halt::Copied);
+        } else if feed.row.paused {
+            feed.halt = Some(Halt::Paused { since });
+        } else {
+            match self.survey_now(&feed.destination) {
+                Ok(found) => {
+                    feed.found = found
+                        .into_iter()
+                        .map(|found| (found.source.table, found))
+                        .collect();
+                }
+                Err(error) => {
+                    log!("wal2delta: destination \"{}\": {error}", feed.destination);
+                    feed.halt = Some(Halt::Unreachable {
+                        error: error.with_remedy(),
+                        retry_at: Instant::now() + Duration::from_secs(1),
+                        since,
+                    });
+                }
+            }
+        }
+        self.feeds.insert(namespace, feed);
+    }
+
+    /// Reads a destination and waits for the answer; other answers are handled meanwhile.
+    fn survey_now(&mut self, destination: &Destination) -> Result<Vec<Found>, LakeError> {
+        let request = self.ticket();
+        self.lake
+            .survey(request, destination, self.system, self.database);
+        let asked = Instant::now();
+        loop {
+            while let Some(event) = self.lake.try_event() {
+                match event {
+                    Event::Surveyed {
+                        request: answered,
+                        result,
+                    } if answered == request => {
+                        return result;
+                    }
+                    event => self.handle(event),
+                }
+            }
+            if asked.elapsed() > SURVEY_LIMIT {
+                return Err(LakeError::transient(format!(
+                    "destination \"{destination}\" did not answer within {} s",
+                    SURVEY_LIMIT.as_secs()
+                )));
+            }
+            process::wait(Duration::from_millis(50));
+        }
+    }
+
+    /// Takes over what a look says of one relation.
+    fn apply_table(&mut self, found: CatalogTable, until: u64) {
+        let Some(feed) = self.feeds.get(&found.namespace) else {
+            return;
+        };
+        let reason = reason(&found, feed);
+        let generation = self.generation(found.oid, feed);
+        let known = self.tables.contains_key(&found.oid);
+        let skipped = reason.clone();
+        let state = match (known, reason, &feed.halt) {
+            (true, reason, _) => return self.apply_known(found, reason, until),
+            // It may become FULL in the WAL that is still to be decoded.
+            (false, Some(Reason::NotFull), None)
+                if !found.rewritten && self.whole(found.oid, feed) =>
+            {
+                State::Streaming(Box::new(Stream::new(None, 0)))
+            }
+            (false, Some(reason), _) => State::Skipped(reason),
+            (false, None, Some(halt)) => halted(halt),
+            (false, None, None) if self.unreadable.contains(&found.oid) => {
+                let history = feed
+                    .found
+                    .get(&found.oid)
+                    .and_then(|found| history(found).ok());
+                State::Failed(Failure {
+                    error: UNREADABLE.into(),
+                    remedy: Remedy::Copy,
+                    pinned: history.is_some(),
+                    since: history.is_some().then_some(self.position),
+                    history,
+                    retry: Retry::AfterChange,
+                    retry_at: Instant::now() + Duration::from_secs(300),
+                })
+            }
+            (false, None, None) => self.resume(found.oid, found.rewritten, feed),
+        };
+        let mut table = Table::new(found.oid, found.namespace, found.name, generation, state);
+        table.shown.skipped = skipped;
+        table.shown.columns = found.columns;
+        if let Some((pause, logged)) = self.failures.remove(&found.oid) {
+            (table.pause, table.logged) = (pause, logged);
+        }
+        self.tables.insert(found.oid, table);
+    }
+
+    /// A table that the worker knows, seen again.
+    fn apply_known(&mut self, found: CatalogTable, reason: Option<Reason>, until: u64) {
+        let position = self.position;
+        let Some(table) = self.tables.get_mut(&found.oid) else {
+            return;
+        };
+        let building = table.building();
+        table.name = found.name;
+        table.namespace = found.namespace;
+        table.shown.skipped = reason.clone();
+        if !table.shown.columns.is_empty() && table.shown.columns != found.columns {
+            table.altered_at = Some((until, table.copies));
+        }
+        table.shown.columns = found.columns;
+        match (&mut table.state, reason) {
+            (State::Skipped(current), Some(reason)) => *current = reason,
+            (State::Skipped(_), None) => table.state = Table::queued(None, position, false),
+            // One with a history waits until it can be copied over it.
+            (State::Snapshot(snapshot), Some(reason))
+                if snapshot.history.is_none() && snapshot.opening.is_none() =>
+            {
+                table.state = State::Skipped(reason);
+                self.lanes.cancel(found.oid);
+                self.building = self.building.saturating_sub(building);
+            }
+            _ => {}
+        }
+        if let State::Snapshot(snapshot) = &mut table.state
+            && snapshot.history.is_none()
+            && let Some(feed) = self.feeds.get(&table.namespace)
+        {
+            snapshot.history = feed
+                .found
+                .get(&found.oid)
+                .and_then(|found| history(found).ok());
+        }
+    }
+}
+
+/// The history of a table that has left its feed: what changes from now on is missing in it.
+fn left(history: History, source: Source, generation: u64) -> Found {
+    Found {
+        folder: history.folder,
+        source,
+        version: 0,
+        schema: Ok(history.schema),
+        progress: Some(Progress {
+            generation,
+            lsn: 0,
+            sort_by: history.sort_by,
+        }),
+        gap: true,
+        writer: Writer::Unknown,
+    }
+}
+
+/// The state of a table whose feed takes no changes.
+fn halted(halt: &Halt) -> State {
+    let failure = |error: &str| Failure {
+        error: error.to_owned(),
+        remedy: Remedy::Redecode,
+        history: None,
+        since: halt.since(),
+        pinned: halt.since().is_some(),
+        retry: Retry::Backoff,
+        retry_at: Instant::now(),
+    };
+    match halt {
+        Halt::Paused { .. } => State::Paused(Paused {
+            history: None,
+            in_flight: VecDeque::new(),
+            pinned: None,
+        }),
+        Halt::Unreachable {
+            error, retry_at, ..
+        } => State::Failed(Failure {
+            retry_at: *retry_at,
+            ..failure(error)
+        }),
+        Halt::Copied => State::Failed(Failure {
+            retry: Retry::AfterResync,
+            ..failure(COPIED)
+        }),
+    }
+}
+
+/// Why a relation takes no part; `None`: it does.
+fn reason(found: &CatalogTable, feed: &Feed) -> Option<Reason> {
+    if feed.row.options.exclude.contains(&found.name) {
+        return Some(Reason::Excluded);
+    }
+    match found.kind {
+        'r' if !found.permanent => Some(Reason::Unlogged),
+        'r' if !found.identity_full => Some(Reason::NotFull),
+        'r' => None,
+        'p' => Some(Reason::Kind("partitioned table")),
+        'f' => Some(Reason::Kind("foreign table")),
+        'm' => Some(Reason::Kind("materialized view")),
+        _ => Some(Reason::Kind("not a table")),
+    }
+}

@@ -1,0 +1,169 @@
+//! How a table takes part: it goes on where its history ends, it is whole in the WAL that is decoded,
+//! or it is copied.
+
+use pgrx::prelude::*;
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use super::feeds::{Feed, Feeds};
+use super::table::{Failure, History, Phase, Remedy, Snapshot, State, Stream, Table};
+use crate::decode::lsn_text;
+use crate::lake::{Found, Retry};
+
+impl Feeds {
+    /// Whether every change of a table is in the WAL that is decoded.
+    pub fn whole(&self, table: u32, feed: &Feed) -> bool {
+        !feed.found.contains_key(&table) && !self.not_whole.contains(&table)
+    }
+
+    /// The state in which a table takes part: it goes on where its history ends, it is whole in the
+    /// WAL, or it is copied.
+    pub fn resume(&self, table: u32, rewritten: bool, feed: &Feed) -> State {
+        // Storage that was replaced may have had rows which WAL does not show.
+        if self.whole(table, feed) && !rewritten {
+            return State::Streaming(Box::new(Stream::new(None, 0)));
+        }
+        let Some(history_found) = feed.found.get(&table) else {
+            return Table::queued(None, self.position, false);
+        };
+        let history = match history(history_found) {
+            Ok(history) => Some(history),
+            Err(error) => {
+                return State::Failed(Failure {
+                    error,
+                    remedy: Remedy::Redecode,
+                    history: None,
+                    since: Some(self.position),
+                    pinned: true,
+                    retry: Retry::AfterChange,
+                    retry_at: Instant::now() + Duration::from_secs(300),
+                });
+            }
+        };
+        if history_found.gap {
+            return Table::queued(history, self.position, false);
+        }
+        let generation = self.generation(table, feed);
+        // What was asked for by `resync` is a new snapshot in any case.
+        let continues = feed.row.continues && generation == feed.row.generation;
+        let progress = match &history_found.progress {
+            Some(progress) if progress.generation == generation || continues => progress,
+            _ => return Table::queued(history, self.position, false),
+        };
+        match history_found.refuses(&feed.row.homes) {
+            None => State::Streaming(Box::new(Stream::new(history, progress.lsn))),
+            Some(error) => State::Failed(Failure {
+                retry: error.kind().retry(),
+                error: error.with_remedy(),
+                remedy: Remedy::Copy,
+                history,
+                since: Some(progress.lsn),
+                pinned: false,
+                retry_at: Instant::now(),
+            }),
+        }
+    }
+
+    /// Takes up new snapshots that were asked for.
+    pub fn apply_resyncs(&mut self, asked: HashMap<u32, u64>) {
+        self.resyncs = asked;
+        let position = self.position;
+        let mut due = Vec::new();
+        for table in self.tables.values_mut() {
+            let asked = self.resyncs.get(&table.oid).copied().unwrap_or(0);
+            // Of a paused one, the end of the pause sees to it.
+            if asked <= table.generation || matches!(table.state, State::Paused(_)) {
+                continue;
+            }
+            table.generation = asked;
+            match &mut table.state {
+                State::Failed(failure) => {
+                    let since = failure.since.unwrap_or(position);
+                    let (history, pinned) = (failure.history.take(), failure.pinned);
+                    table.state = Table::queued(history, since, pinned);
+                }
+                State::Streaming(stream) if stream.history.is_none() && stream.writer.is_none() => {
+                }
+                _ => due.push(table.oid),
+            }
+        }
+        for oid in due {
+            self.copy_again(oid, position, "a new snapshot was asked for");
+        }
+    }
+
+    /// Has a table copied (again). `seen_at`: commit record that made it necessary.
+    pub fn copy_again(&mut self, oid: u32, seen_at: u64, why: &str) {
+        let whole = matches!(self.tables.get(&oid).map(|table| &table.state),
+            Some(State::Streaming(stream))
+                if stream.pending.is_some_and(|pending| pending.last_end <= seen_at));
+        if whole {
+            // Earlier transactions still go out as they were; only rows of the one that brought the
+            // change, if it has any, are given up.
+            self.flush_table(oid);
+        }
+        let Some(table) = self.tables.get_mut(&oid) else {
+            return;
+        };
+        table.copies += 1;
+        self.building = self.building.saturating_sub(table.building());
+        let first = table.pin().unwrap_or(seen_at).min(seen_at);
+        match &mut table.state {
+            State::Streaming(stream) => {
+                if let Some(writer) = &stream.writer {
+                    writer.discard();
+                }
+                let mut history = stream.history.take();
+                if let Some(history) = &mut history {
+                    history.sort_by = history.sort_by.max(stream.sort_by);
+                }
+                debug1!(
+                    "wal2delta: table \"{}\" at {}: {why}",
+                    table.name,
+                    lsn_text(seen_at)
+                );
+                // A history that is just being made must be known before it can be replaced.
+                let opening = match (&history, &stream.writer, stream.schema.take()) {
+                    (None, Some(_), Some(schema)) => Some((schema, stream.sort_by)),
+                    _ => None,
+                };
+                let pinned = history.is_some() || opening.is_some();
+                table.state = State::Snapshot(Box::new(Snapshot {
+                    history,
+                    opening,
+                    writer: stream.writer.take(),
+                    marking: None,
+                    since: first,
+                    pinned,
+                    phase: Phase::Queued,
+                }));
+            }
+            State::Snapshot(snapshot) => {
+                // The copy may have been taken before the change; it starts anew.
+                if let Phase::Copying(copying) = &mut snapshot.phase
+                    && let Some((writer, _)) = copying.spilled.take()
+                {
+                    writer.discard();
+                    snapshot.writer = Some(writer);
+                }
+                snapshot.phase = Phase::Queued;
+                self.lanes.cancel(oid);
+            }
+            State::Skipped(_) | State::Failed(_) | State::Paused(_) => {}
+        }
+    }
+}
+
+/// The history that a survey found, or why its columns could not be read.
+pub fn history(found: &Found) -> Result<History, String> {
+    let schema = found.schema.as_ref().map_err(ToString::to_string)?.clone();
+    let sort_by = found
+        .progress
+        .as_ref()
+        .map_or(i64::MIN, |progress| progress.sort_by);
+    Ok(History {
+        folder: found.folder.clone(),
+        schema,
+        sort_by,
+    })
+}
