@@ -36,6 +36,12 @@ CREATE TABLE wal2delta.feeds (
 ALTER TABLE wal2delta.feeds REPLICA IDENTITY FULL;
 COMMENT ON TABLE wal2delta.feeds IS 'feeds of this database; use wal2delta.start and wal2delta.stop';
 
+-- Without rows that came with a copy of the database.
+CREATE VIEW wal2delta.own_feeds AS
+SELECT f.* FROM wal2delta.feeds f
+WHERE f.database_oid = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+  AND f.system_identifier = (SELECT c.system_identifier FROM pg_control_system() c);
+
 -- Tables of which a new snapshot was asked for; it is taken if the history is of an earlier life.
 CREATE TABLE wal2delta.resyncs (
     table_oid oid PRIMARY KEY,
@@ -100,7 +106,7 @@ SELECT s.table_oid, s.status, s.committed_lsn, s.last_write_time,
        END AS lag_bytes,
        s.last_error
 FROM wal2delta.table_states() s
-JOIN wal2delta.feeds f ON f.schema_oid = s.schema_oid
+JOIN wal2delta.own_feeds f ON f.schema_oid = s.schema_oid
 JOIN pg_catalog.pg_class c ON c.oid = s.table_oid
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace;
 COMMENT ON VIEW wal2delta.tables IS 'state of each table of a fed schema';
@@ -114,7 +120,7 @@ SELECT n.nspname AS source_schema, f.destination,
             ELSE 'STREAMING'
        END AS status,
        f.options, f.started_at
-FROM wal2delta.feeds f
+FROM wal2delta.own_feeds f
 JOIN pg_catalog.pg_namespace n ON n.oid = f.schema_oid
 LEFT JOIN wal2delta.table_states() s ON s.schema_oid = f.schema_oid
 GROUP BY n.nspname, f.schema_oid, f.destination, f.options, f.paused, f.started_at;
@@ -187,6 +193,6 @@ REVOKE ALL ON FUNCTION
     wal2delta.check(), wal2delta.table_states(), wal2delta.feed_error(),
     wal2delta.set_replica_identity_full(name)
 FROM PUBLIC;
-GRANT SELECT ON wal2delta.tables, wal2delta.schemas, wal2delta.feeds TO pg_monitor;
+GRANT SELECT ON wal2delta.tables, wal2delta.schemas, wal2delta.feeds, wal2delta.own_feeds TO pg_monitor;
 GRANT EXECUTE ON FUNCTION wal2delta.table_states(), wal2delta.feed_error(), wal2delta.check()
     TO pg_monitor;

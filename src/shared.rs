@@ -63,6 +63,10 @@ pub struct Database {
     pub wanted: bool,
     /// Session that needs the database without workers for now; 0: none.
     pub withheld_by: i32,
+    /// The worker makes the slot, and waits for all transactions that write now.
+    pub creating_slot: bool,
+    /// It does so only because of a `start` that has not ended.
+    pub for_start_alone: bool,
     /// The slot exists and the worker decodes from it.
     pub ready: bool,
     /// Transactions that called `start` and have not ended.

@@ -12,7 +12,7 @@ pub(super) fn wal_level_is_logical() -> bool {
     unsafe { pg_sys::wal_level >= pg_sys::WalLevel::WAL_LEVEL_LOGICAL as i32 }
 }
 
-pub(super) fn check_preloaded() {
+fn check_preloaded() {
     if !shared::available() {
         report(
             PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
@@ -31,12 +31,22 @@ pub(super) fn check_server() {
             WAL_LEVEL_HINT,
         );
     }
+    check_primary();
+}
+
+/// That the library is preloaded, and the server no standby.
+pub(super) fn check_running() {
+    check_preloaded();
+    check_primary();
+}
+
+fn check_primary() {
     // SAFETY: reads shared memory.
     if unsafe { pg_sys::RecoveryInProgress() } {
         report(
             PgSqlErrorCode::ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-            "a feed cannot be started on a standby",
-            "Start it on the primary.",
+            "there are no feeds on a standby",
+            "Call the function on the primary.",
         );
     }
 }

@@ -29,10 +29,8 @@ pub(super) fn as_superuser<R>(work: impl FnOnce() -> R) -> R {
 
 pub(super) fn count_feeds() -> i64 {
     select_one(
-        "SELECT count(*) FROM wal2delta.feeds f \
-         JOIN pg_catalog.pg_namespace n ON n.oid = f.schema_oid \
-         JOIN pg_catalog.pg_database d ON d.oid = f.database_oid \
-         WHERE d.datname = pg_catalog.current_database()",
+        "SELECT count(*) FROM wal2delta.own_feeds f \
+         JOIN pg_catalog.pg_namespace n ON n.oid = f.schema_oid",
         &[],
     )
     .unwrap_or(0)

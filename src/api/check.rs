@@ -95,7 +95,7 @@ fn plugin_listed() -> bool {
 
 fn destinations() -> Vec<String> {
     let text: Option<String> = select_one(
-        "SELECT jsonb_agg(DISTINCT destination)::text FROM wal2delta.feeds",
+        "SELECT jsonb_agg(DISTINCT destination)::text FROM wal2delta.own_feeds",
         &[],
     );
     text.and_then(|text| serde_json::from_str(&text).ok())

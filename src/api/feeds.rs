@@ -4,7 +4,7 @@ use pgrx::pg_sys;
 use pgrx::prelude::*;
 use std::ffi::CStr;
 
-use super::caller::{check_owner, check_preloaded, check_schema};
+use super::caller::{check_owner, check_running, check_schema};
 use super::catalog::{as_superuser, select_one};
 use super::report;
 use crate::decode::insert_position;
@@ -13,13 +13,13 @@ use crate::decode::insert_position;
 #[pg_extern(sql = false)]
 fn stop(source_schema: &CStr) {
     let name = source_schema.to_string_lossy().into_owned();
-    check_preloaded();
+    check_running();
     let namespace = check_schema(source_schema, &name);
     let deleted = as_superuser(|| {
         Spi::connect_mut(|client| {
             client
                 .update(
-                    "DELETE FROM wal2delta.feeds WHERE schema_oid = $1",
+                    "DELETE FROM wal2delta.own_feeds WHERE schema_oid = $1",
                     None,
                     &[pg_sys::Oid::from(namespace).into()],
                 )
@@ -55,10 +55,10 @@ fn resume(source_schema: &CStr) {
 
 fn set_paused(source_schema: &CStr, paused: bool) {
     let name = source_schema.to_string_lossy().into_owned();
-    check_preloaded();
+    check_running();
     let namespace = pg_sys::Oid::from(check_schema(source_schema, &name));
     let now: Option<bool> = select_one(
-        "SELECT paused FROM wal2delta.feeds WHERE schema_oid = $1",
+        "SELECT paused FROM wal2delta.own_feeds WHERE schema_oid = $1",
         &[namespace.into()],
     );
     match now {
@@ -72,7 +72,7 @@ fn set_paused(source_schema: &CStr, paused: bool) {
             notice!("feed of schema \"{name}\" is {state}");
         }
         Some(_) => change(
-            "UPDATE wal2delta.feeds SET paused = $2 WHERE schema_oid = $1",
+            "UPDATE wal2delta.own_feeds SET paused = $2 WHERE schema_oid = $1",
             &[namespace.into(), paused.into()],
         ),
     }
@@ -81,7 +81,7 @@ fn set_paused(source_schema: &CStr, paused: bool) {
 /// `wal2delta.resync(source_table)`
 #[pg_extern(sql = false)]
 fn resync(source_table: pg_sys::Oid) {
-    check_preloaded();
+    check_running();
     // SAFETY: catalog look-ups by OID; both tell of a missing relation by a null value.
     let (namespace, schema) = unsafe {
         let namespace = pg_sys::get_rel_namespace(source_table);
@@ -100,7 +100,7 @@ fn resync(source_table: pg_sys::Oid) {
     };
     check_owner(namespace.to_u32(), &schema);
     let fed: Option<bool> = select_one(
-        "SELECT true FROM wal2delta.feeds WHERE schema_oid = $1",
+        "SELECT true FROM wal2delta.own_feeds WHERE schema_oid = $1",
         &[namespace.into()],
     );
     if fed.is_none() {

@@ -6,7 +6,7 @@ use pgrx::prelude::*;
 use std::ffi::CStr;
 use std::time::{Duration, Instant};
 
-use super::caller::check_preloaded;
+use super::caller::check_running;
 use super::catalog::count_feeds;
 use super::{POLL, my_database, report};
 use crate::decode::{insert_position, lsn_text};
@@ -16,7 +16,7 @@ use crate::shared::{self, Status};
 /// `wal2delta.flush(timeout)`
 #[pg_extern(sql = false)]
 fn flush(timeout: pgrx::datum::Interval) -> i64 {
-    check_preloaded();
+    check_running();
     let database = my_database();
     let feeds = count_feeds();
     if feeds == 0 {

@@ -101,7 +101,7 @@ fn parse_interval(text: &str) -> Option<Duration> {
 
 fn feed_destination(namespace: u32) -> Option<String> {
     select_one(
-        "SELECT destination FROM wal2delta.feeds WHERE schema_oid = $1",
+        "SELECT destination FROM wal2delta.own_feeds WHERE schema_oid = $1",
         &[pg_sys::Oid::from(namespace).into()],
     )
 }
@@ -118,6 +118,12 @@ fn insert_feed(
         .unwrap_or_else(|error| error!("could not look at the data directory: {error}"));
     let result = as_superuser(|| {
         Spi::connect_mut(|client| {
+            // A row that came with a copy of the database is not a feed of this one.
+            client.update(
+                "DELETE FROM wal2delta.feeds WHERE schema_oid = $1",
+                None,
+                &[pg_sys::Oid::from(namespace).into()],
+            )?;
             client
                 .update(
                     "INSERT INTO wal2delta.feeds (schema_oid, destination, options, generation, \

@@ -65,6 +65,10 @@ pub(super) fn feed_error() -> Option<String> {
     let mut state = shared::lock();
     match state.database(my_database()) {
         Some(entry) if entry.ready => None,
+        Some(entry) if entry.creating_slot => Some(
+            "the replication slot is being made, which waits for the transactions that write now"
+                .into(),
+        ),
         Some(entry) if !entry.error.is_empty() => Some(entry.error.get()),
         _ => Some("the feed worker is not running".into()),
     }

@@ -136,7 +136,16 @@ unsafe extern "C-unwind" fn end_of_transaction(
         return;
     }
     let mut state = shared::lock();
-    if let Some(entry) = state.database(my_database()) {
-        entry.starters = entry.starters.saturating_sub(held);
+    let Some(entry) = state.database(my_database()) else {
+        return;
+    };
+    entry.starters = entry.starters.saturating_sub(held);
+    // The slot that the worker waits for is of no use any more, and could be long in coming.
+    let needless = event == XACT_EVENT_ABORT && entry.starters == 0 && entry.for_start_alone;
+    let worker = entry.worker_pid;
+    drop(state);
+    if needless && worker != 0 {
+        // SAFETY: a signal to a worker of ours, whose handler is `die`.
+        unsafe { libc::kill(worker, libc::SIGTERM) };
     }
 }

@@ -94,18 +94,26 @@ impl Slot {
         Slot(())
     }
 
+    /// Whether it was made for this extension.
+    pub fn is_ours(&self) -> bool {
+        // SAFETY: the slot is acquired, so that its fields stay as they are; a NameData is
+        // NUL-terminated.
+        unsafe {
+            let data = &(*pg_sys::MyReplicationSlot).data;
+            CStr::from_ptr(data.plugin.data.as_ptr()) == PLUGIN
+        }
+    }
+
     /// The slot, if it can be decoded from; else it is dropped: one that was invalidated (because it
     /// held back too much WAL, say) or was not made by a feed worker.
     pub fn usable(self) -> Option<Slot> {
-        // SAFETY: the slot is acquired, so that its fields stay as they are; a NameData is
-        // NUL-terminated.
-        let usable = unsafe {
+        // SAFETY: as in `is_ours`.
+        let valid = unsafe {
             let data = &(*pg_sys::MyReplicationSlot).data;
             data.invalidated == pg_sys::ReplicationSlotInvalidationCause::RS_INVAL_NONE
                 && data.restart_lsn != pg_sys::InvalidXLogRecPtr as u64
-                && CStr::from_ptr(data.plugin.data.as_ptr()) == PLUGIN
         };
-        if usable {
+        if valid && self.is_ours() {
             return Some(self);
         }
         self.drop_slot();
@@ -122,6 +130,12 @@ impl Slot {
     pub fn came_by_promotion(&self) -> bool {
         // SAFETY: as in `is_failover`. Promotion leaves the mark as it was (slotsync.c).
         unsafe { (*pg_sys::MyReplicationSlot).data.synced != 0 }
+    }
+
+    /// Gives the slot back as it is.
+    pub fn release(self) {
+        // SAFETY: `self` says that this process has acquired it.
+        unsafe { pg_sys::ReplicationSlotRelease() };
     }
 
     /// Has standbys keep the slot, or not.

@@ -64,6 +64,7 @@ impl Feeds {
             table.shown.last_write = unsafe { pgrx::pg_sys::GetCurrentTimestamp() };
         }
         self.leaving.retain(|table| table.pin().is_some());
+        self.look_after_the_last();
     }
 
     /// Hands what a table's builders hold to its writer; with `spill`, to be written to a file
@@ -86,6 +87,20 @@ impl Feeds {
         }
         if let Err(error) = result {
             self.fail(oid, error.to_string(), Retry::AfterChange);
+        }
+    }
+
+    /// Makes the history tables of those that had their first row in a transaction that is complete
+    /// now: should the worker end before the row is committed, the next one finds by them that
+    /// nothing has to be copied.
+    pub fn open_fresh(&mut self) {
+        for oid in std::mem::take(&mut self.fresh) {
+            let source = self.source(oid);
+            if let Some(table) = self.tables.get_mut(&oid)
+                && let Some(feed) = self.feeds.get(&table.namespace)
+            {
+                open(table, feed, source, &self.lake);
+            }
         }
     }
 
@@ -137,6 +152,34 @@ impl Feeds {
     }
 }
 
+/// Opens a table's writer for its first row, if it has none.
+fn open(table: &mut Table, feed: &Feed, source: Source, lake: &Lake) {
+    let State::Streaming(stream) = &mut table.state else {
+        return;
+    };
+    let (None, Some(buffer)) = (&stream.writer, &stream.buffer) else {
+        return;
+    };
+    let schema = stream.schema.get_or_insert_with(|| buffer.schema().clone());
+    stream.writer = Some(lake.open(OpenTable {
+        table: table.oid,
+        source,
+        generation: table.generation,
+        homes: feed.row.homes.clone(),
+        destination: feed.destination.clone(),
+        target: match &stream.history {
+            Some(history) => Target::Existing {
+                folder: history.folder.clone(),
+            },
+            None => Target::New {
+                table_name: table.name.clone(),
+                whole: stream.pending.map(|pending| pending.first),
+            },
+        },
+        schema: schema.clone(),
+    }));
+}
+
 /// Seals what the table's builders hold and hands it to the writer, which is opened on first use.
 fn seal(table: &mut Table, feed: &Feed, source: Source, lake: &Lake) -> Result<(), ColumnError> {
     let State::Streaming(stream) = &mut table.state else {
@@ -145,27 +188,16 @@ fn seal(table: &mut Table, feed: &Feed, source: Source, lake: &Lake) -> Result<(
     let Some(buffer) = stream.buffer.as_mut().filter(|buffer| !buffer.is_empty()) else {
         return Ok(());
     };
-    let schema = stream.schema.get_or_insert_with(|| buffer.schema().clone());
     let held = buffer.take(lake.budget());
+    let schema = stream.schema.get_or_insert_with(|| buffer.schema().clone());
     let batch = columns::seal(schema, held.value, &mut stream.sort_by)?;
-    let writer = stream.writer.get_or_insert_with(|| {
-        lake.open(OpenTable {
-            table: table.oid,
-            source,
-            generation: table.generation,
-            homes: feed.row.homes.clone(),
-            destination: feed.destination.clone(),
-            target: match &stream.history {
-                Some(history) => Target::Existing {
-                    folder: history.folder.clone(),
-                },
-                None => Target::New {
-                    table_name: table.name.clone(),
-                },
-            },
-            schema: schema.clone(),
-        })
-    });
+    open(table, feed, source, lake);
+    let State::Streaming(stream) = &table.state else {
+        return Ok(());
+    };
+    let Some(writer) = &stream.writer else {
+        return Ok(());
+    };
     writer.write(Charged {
         value: batch,
         charge: held.charge,

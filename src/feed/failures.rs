@@ -18,6 +18,7 @@ impl Feeds {
                 "wal2delta: last commit of table \"{}\" failed: {error}",
                 table.name
             );
+            self.look_after_the_last();
             return;
         }
 
@@ -119,7 +120,7 @@ impl Feeds {
                 Remedy::Copy => {
                     let since = failure.since.unwrap_or(self.position);
                     let (history, pinned) = (failure.history.take(), failure.pinned);
-                    table.state = Table::queued(history, since, pinned);
+                    table.state = Table::queued(history, since, pinned, "it had failed");
                 }
                 Remedy::Redecode => {
                     let folders = ask.entry(table.namespace).or_default();

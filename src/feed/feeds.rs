@@ -93,6 +93,10 @@ pub struct Feeds {
     pub not_whole: HashSet<u32>,
     /// Everything before this LSN is decoded.
     pub position: u64,
+    /// Where decoding began.
+    pub began_at: u64,
+    /// Tables that had their first row in the current transaction.
+    pub fresh: Vec<u32>,
     /// Where decoding stood at the last look.
     pub looked_at: u64,
     /// Memory in all builders.
@@ -150,6 +154,8 @@ impl Feeds {
             leaving: Vec::new(),
             failures: HashMap::new(),
             tickets: 0,
+            began_at: position,
+            fresh: Vec::new(),
             probes: HashMap::new(),
         }
     }
@@ -254,7 +260,8 @@ impl Feeds {
     /// The LSN before which everything is in Delta: what `flush` waits for. Paused feeds and tables
     /// that only a person can mend are left out.
     pub fn durable(&self) -> u64 {
-        let tables = self.tables.values().filter_map(Table::behind);
+        let tables = self.tables.values().chain(&self.leaving);
+        let tables = tables.filter_map(Table::behind);
         let unreachable = self.halts().filter_map(|halt| match halt {
             Halt::Unreachable { since, .. } => Some(*since),
             Halt::Paused { .. } | Halt::Copied => None,
@@ -309,6 +316,11 @@ impl Feeds {
     /// Whether no feed is left and nothing is still being written.
     pub fn finished(&self) -> bool {
         self.feeds.is_empty() && self.leaving.is_empty()
+    }
+
+    /// With the last commit of the last feed the slot can go; the look that finds that is due now.
+    pub fn look_after_the_last(&mut self) {
+        self.look_wanted |= self.finished();
     }
 
     /// Whether commits are under way.

@@ -330,7 +330,7 @@ impl Feeds {
         table.shown.columns = found.columns;
         match (&mut table.state, reason) {
             (State::Skipped(current), Some(reason)) => *current = reason,
-            (State::Skipped(_), None) => table.state = Table::queued(None, position, false),
+            (State::Skipped(_), None) => table.state = Table::queued(None, position, false, ""),
             // One with a history waits until it can be copied over it.
             (State::Snapshot(snapshot), Some(reason))
                 if snapshot.history.is_none() && snapshot.opening.is_none() =>
@@ -366,6 +366,7 @@ fn left(history: History, source: Source, generation: u64) -> Found {
             sort_by: history.sort_by,
         }),
         gap: true,
+        whole: None,
         writer: Writer::Unknown,
     }
 }

@@ -74,6 +74,12 @@ impl Sink for Feeds {
         {
             self.unproven.push(oid);
         }
+        if matches!(&table.state, State::Streaming(stream)
+            if stream.history.is_none() && stream.writer.is_none() && stream.has_rows)
+            && !self.fresh.contains(&oid)
+        {
+            self.fresh.push(oid);
+        }
         if matches!(outcome, Outcome::CopyAgain(_)) {
             // The last look may be behind by now, or ahead; without FULL a copy has no use yet.
             table.shown.skipped = (!relation.identity_full()).then_some(Reason::NotFull);
@@ -110,6 +116,7 @@ impl Sink for Feeds {
             self.all_visible();
         }
         self.settle_unproven(transaction);
+        self.open_fresh();
     }
 
     fn wants_pause(&self) -> bool {

@@ -118,7 +118,10 @@ fn describe(
             }
             let committed = snapshot.history.as_ref().map(|_| snapshot.since);
             match &table.shown.skipped {
-                None => (Status::Snapshotting, committed),
+                None => {
+                    reason = snapshot.why.to_owned();
+                    (Status::Snapshotting, committed)
+                }
                 Some(why) => {
                     reason = why.text();
                     (Status::Skipped, committed)

@@ -7,8 +7,11 @@ use std::time::{Duration, Instant};
 
 use super::feeds::{Feed, Feeds};
 use super::table::{Failure, History, Phase, Remedy, Snapshot, State, Stream, Table};
-use crate::decode::lsn_text;
+use crate::decode::{flush_position, lsn_text};
 use crate::lake::{Found, Retry};
+
+/// Why a table is copied after `resync`.
+const ASKED_FOR: &str = "a new snapshot was asked for";
 
 impl Feeds {
     /// Whether every change of a table is in the WAL that is decoded.
@@ -24,7 +27,7 @@ impl Feeds {
             return State::Streaming(Box::new(Stream::new(None, 0)));
         }
         let Some(history_found) = feed.found.get(&table) else {
-            return Table::queued(None, self.position, false);
+            return Table::queued(None, self.position, false, "");
         };
         let history = match history(history_found) {
             Ok(history) => Some(history),
@@ -40,17 +43,30 @@ impl Feeds {
                 });
             }
         };
+        let copied = |why| Table::queued(history.clone(), self.position, false, why);
         if history_found.gap {
-            return Table::queued(history, self.position, false);
+            return copied("changes were missing in its history");
+        }
+        if history_found.progress.is_none()
+            && history_found.whole.is_some_and(|lsn| self.began_at <= lsn)
+        {
+            // It was made for the first row of the table, which is still in the WAL.
+            return State::Streaming(Box::new(Stream::new(history, 0)));
         }
         let generation = self.generation(table, feed);
         // What was asked for by `resync` is a new snapshot in any case.
         let continues = feed.row.continues && generation == feed.row.generation;
         let progress = match &history_found.progress {
             Some(progress) if progress.generation == generation || continues => progress,
-            _ => return Table::queued(history, self.position, false),
+            _ if generation > feed.row.generation => return copied(ASKED_FOR),
+            Some(_) if self.first_look => return copied("the replication slot was lost"),
+            _ => return copied(""),
         };
-        match history_found.refuses(&feed.row.homes) {
+        let refused = history_found.refuses(&feed.row.homes).or_else(|| {
+            // More than this server has ever written: it was restored to an earlier time, say.
+            (progress.lsn > flush_position()).then(|| history_found.is_ahead())
+        });
+        match refused {
             None => State::Streaming(Box::new(Stream::new(history, progress.lsn))),
             Some(error) => State::Failed(Failure {
                 retry: error.kind().retry(),
@@ -80,7 +96,7 @@ impl Feeds {
                 State::Failed(failure) => {
                     let since = failure.since.unwrap_or(position);
                     let (history, pinned) = (failure.history.take(), failure.pinned);
-                    table.state = Table::queued(history, since, pinned);
+                    table.state = Table::queued(history, since, pinned, ASKED_FOR);
                 }
                 State::Streaming(stream) if stream.history.is_none() && stream.writer.is_none() => {
                 }
@@ -88,12 +104,12 @@ impl Feeds {
             }
         }
         for oid in due {
-            self.copy_again(oid, position, "a new snapshot was asked for");
+            self.copy_again(oid, position, ASKED_FOR);
         }
     }
 
     /// Has a table copied (again). `seen_at`: commit record that made it necessary.
-    pub fn copy_again(&mut self, oid: u32, seen_at: u64, why: &str) {
+    pub fn copy_again(&mut self, oid: u32, seen_at: u64, why: &'static str) {
         let whole = matches!(self.tables.get(&oid).map(|table| &table.state),
             Some(State::Streaming(stream))
                 if stream.pending.is_some_and(|pending| pending.last_end <= seen_at));
@@ -135,6 +151,7 @@ impl Feeds {
                     marking: None,
                     since: first,
                     pinned,
+                    why: if pinned { why } else { "" },
                     phase: Phase::Queued,
                 }));
             }

@@ -304,6 +304,7 @@ fn open(
             },
             None => Target::New {
                 table_name: name.to_owned(),
+                whole: None,
             },
         },
         schema: schema.clone(),

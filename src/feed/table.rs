@@ -130,6 +130,8 @@ pub struct Snapshot {
     /// The slot must not move past `since`: what made the snapshot necessary is known from the WAL
     /// alone and has to be seen again after a restart.
     pub pinned: bool,
+    /// Why a history is replaced; empty for a first snapshot.
+    pub why: &'static str,
     /// How far it is.
     pub phase: Phase,
 }
@@ -300,7 +302,7 @@ pub struct Paused {
 impl Table {
     /// A table in a state.
     pub fn new(oid: u32, namespace: u32, name: String, generation: u64, state: State) -> Table {
-        Table {
+        let mut table = Table {
             oid,
             namespace,
             name,
@@ -312,13 +314,18 @@ impl Table {
             pause: Duration::ZERO,
             logged: None,
             gone_at: None,
+        };
+        if let Some(history) = table.history() {
+            table.shown.folder = history.folder;
         }
+        table
     }
 
     /// A snapshot that waits for a lane.
-    pub fn queued(history: Option<History>, since: u64, pinned: bool) -> State {
+    pub fn queued(history: Option<History>, since: u64, pinned: bool, why: &'static str) -> State {
         State::Snapshot(Box::new(Snapshot {
             history,
+            why,
             opening: None,
             writer: None,
             marking: None,

@@ -77,6 +77,8 @@ fn register(database: u32) -> bool {
     entry.worker_pid = process::my_pid();
     entry.wanted = true;
     entry.ready = false;
+    entry.creating_slot = false;
+    entry.for_start_alone = false;
     entry.durable_lsn = 0;
     true
 }
@@ -162,8 +164,18 @@ fn run(database: u32) {
     let starts = Starts::before_look(database);
     let first = catalog::look(system, database, &[]);
     let has_feeds = first.as_ref().is_some_and(|look| !look.feeds.is_empty());
-    if !has_feeds && starts.forget_if_unwanted() {
-        return;
+    if !has_feeds && starts.none() {
+        // The last feed may have gone while no worker ran.
+        if Slot::exists(database) {
+            let slot = Slot::acquire(database);
+            match slot.is_ours() {
+                true => slot.drop_slot(),
+                false => slot.release(),
+            }
+        }
+        if starts.forget_if_unwanted() {
+            return;
+        }
     }
     let usable = Slot::exists(database)
         .then(|| Slot::acquire(database))
@@ -178,7 +190,16 @@ fn run(database: u32) {
             log!("wal2delta: this database has no usable replication slot; tables are copied anew");
             catalog::begin_new_generation(system, database, &home);
         }
-        Slot::create(database, failover)
+        let note = |creating| {
+            if let Some(entry) = shared::lock().database(database) {
+                entry.creating_slot = creating;
+                entry.for_start_alone = creating && !has_feeds;
+            }
+        };
+        note(true);
+        let slot = Slot::create(database, failover);
+        note(false);
+        slot
     });
     let (decoder, existing) = standing_point(Decoder::new(slot));
     let lake = Lake::start(
@@ -264,6 +285,14 @@ impl Starts {
             open,
             count,
         }
+    }
+
+    /// Whether nothing wants a worker, after a look without feeds.
+    fn none(&self) -> bool {
+        self.open == 0
+            && shared::lock()
+                .database(self.database)
+                .is_none_or(|entry| entry.starters == 0 && entry.starts == self.count)
     }
 
     /// After a look without feeds: gives the database's place up if nothing wants a worker.

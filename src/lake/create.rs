@@ -6,31 +6,34 @@ use std::collections::BTreeMap;
 use uuid::Uuid;
 
 use crate::lake::commit::{Commit, commit};
-use crate::lake::destination::{Destination, numbered_folder_name};
+use crate::lake::destination::numbered_folder_name;
 use crate::lake::error::LakeError;
 use crate::lake::log::{Action, Format, Metadata, Operation, Protocol, now_ms};
 use crate::lake::open::{MAX_COLUMN_ID, Table, open_table};
 use crate::lake::runtime::Shared;
 use crate::lake::schema::HistorySchema;
-use crate::lake::source::{SOURCE_PROPERTY, Source};
+use crate::lake::source::{SOURCE_PROPERTY, Source, WHOLE_PROPERTY};
 use crate::lake::store::TableStore;
+use crate::lake::writer::{OpenTable, Target};
 use crate::lake::writers::Writer;
 
 /// Folders tried before giving up.
 const MAX_NUMBER: u32 = 1_000;
 
-/// Creates the history table of `source` and returns it with its folder's name.
+/// Creates the history table that `spec`, whose target is a new one, asks for, and returns it with
+/// its folder's name.
 pub(crate) async fn create_table(
     shared: &Shared,
-    destination: &Destination,
-    table_name: &str,
-    source: &Source,
-    schema: &HistorySchema,
+    spec: &OpenTable,
 ) -> Result<(String, TableStore, Table), LakeError> {
+    let Target::New { table_name, whole } = &spec.target else {
+        return Err(LakeError::internal("asked to create a table that exists"));
+    };
+    let destination = &spec.destination;
     for number in 0..MAX_NUMBER {
         let folder = numbered_folder_name(table_name, number);
         let store = shared.table_store(destination, &folder, true).await?;
-        if let Some(table) = create_in(shared, &store, source, schema).await? {
+        if let Some(table) = create_in(shared, &store, spec, *whole).await? {
             return Ok((folder, store, table));
         }
     }
@@ -46,14 +49,15 @@ pub(crate) async fn create_table(
 async fn create_in(
     shared: &Shared,
     store: &TableStore,
-    source: &Source,
-    schema: &HistorySchema,
+    spec: &OpenTable,
+    whole: Option<u64>,
 ) -> Result<Option<Table>, LakeError> {
+    let source = &spec.source;
     // Version 0 may have been cleaned up in an old table, so its absence alone proves nothing.
     if store.has_log().await? {
         return own_empty_table(shared, store, source).await;
     }
-    let table = new_table(source, schema, shared.config.checkpoint_interval);
+    let table = new_table(spec, whole, shared.config.checkpoint_interval);
     let actions = vec![
         Action::Protocol(table.protocol.clone()),
         Action::MetaData(table.metadata.clone()),
@@ -96,7 +100,8 @@ async fn own_empty_table(
     }
 }
 
-fn new_table(source: &Source, schema: &HistorySchema, checkpoint_interval: u64) -> Table {
+fn new_table(spec: &OpenTable, whole: Option<u64>, checkpoint_interval: u64) -> Table {
+    let (source, schema) = (&spec.source, &spec.schema);
     let mut configuration = BTreeMap::from([
         (SOURCE_PROPERTY.to_owned(), source.to_string()),
         (
@@ -104,6 +109,7 @@ fn new_table(source: &Source, schema: &HistorySchema, checkpoint_interval: u64) 
             checkpoint_interval.to_string(),
         ),
     ]);
+    configuration.extend(whole.map(|lsn| (WHOLE_PROPERTY.to_owned(), lsn.to_string())));
     configure(&mut configuration, schema);
     let metadata = Metadata {
         id: Uuid::new_v4().to_string(),
@@ -126,6 +132,7 @@ fn new_table(source: &Source, schema: &HistorySchema, checkpoint_interval: u64) 
         schema: Ok(schema.clone()),
         progress: None,
         gap: false,
+        whole,
         writer: Writer::Unknown,
     }
 }

@@ -13,7 +13,9 @@ use tokio::sync::Semaphore;
 use crate::lake::error::LakeError;
 use crate::lake::log::{Format, Metadata, Protocol};
 use crate::lake::schema::HistorySchema;
-use crate::lake::source::{GAP_PROPERTY, GENERATION_PROPERTY, Progress, SOURCE_PROPERTY, Source};
+use crate::lake::source::{
+    GAP_PROPERTY, GENERATION_PROPERTY, Progress, SOURCE_PROPERTY, Source, WHOLE_PROPERTY,
+};
 use crate::lake::store::{KERNEL_ROOT, TableStore};
 use crate::lake::writers::Writer;
 
@@ -34,6 +36,8 @@ pub(crate) struct Table {
     pub progress: Option<Progress>,
     /// Changes after the last commit with rows are missing.
     pub gap: bool,
+    /// It was made for its first rows, which are in the write-ahead log from this LSN on.
+    pub whole: Option<u64>,
     /// Who changed it last.
     pub writer: Writer,
 }
@@ -149,6 +153,8 @@ fn describe(engine: &dyn Engine) -> DeltaResult<Table> {
     };
     let schema = history_schema(&protocol, &metadata);
     let gap = metadata.configuration.contains_key(GAP_PROPERTY);
+    let whole = metadata.configuration.get(WHOLE_PROPERTY);
+    let whole = whole.and_then(|lsn| lsn.parse().ok());
     Ok(Table {
         version: snapshot.version(),
         protocol,
@@ -157,6 +163,7 @@ fn describe(engine: &dyn Engine) -> DeltaResult<Table> {
         schema,
         progress,
         gap,
+        whole,
         writer: Writer::Unknown,
     })
 }

@@ -13,6 +13,10 @@ pub(crate) const GENERATION_PROPERTY: &str = "wal2delta.generation";
 /// has to be replaced before it can be gone on with.
 pub(crate) const GAP_PROPERTY: &str = "wal2delta.gap";
 
+/// Table property of a table that was made for its first rows: the LSN from which all of them are
+/// in the write-ahead log. It counts until the first commit with rows.
+pub(crate) const WHOLE_PROPERTY: &str = "wal2delta.whole";
+
 /// The identity of a source table.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Source {

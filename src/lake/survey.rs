@@ -80,6 +80,7 @@ async fn look(
             schema: table.schema,
             progress: table.progress,
             gap: table.gap,
+            whole: table.whole,
             writer: table.writer,
         })),
         Err(error) if error.kind() == ErrorKind::Transient => Err(error),
@@ -91,6 +92,7 @@ async fn look(
             schema: Err(error),
             progress: None,
             gap: false,
+            whole: None,
             writer: Writer::Unknown,
         })),
     }

@@ -91,16 +91,7 @@ impl TableTask {
 
     async fn open(&mut self) -> Result<(), LakeError> {
         let (folder, store, table) = match &self.spec.target {
-            Target::New { table_name } => {
-                create_table(
-                    &self.shared,
-                    &self.spec.destination,
-                    table_name,
-                    &self.spec.source,
-                    &self.spec.schema,
-                )
-                .await?
-            }
+            Target::New { .. } => create_table(&self.shared, &self.spec).await?,
             Target::Existing { folder } | Target::StageOnly { folder } => {
                 let store = self
                     .shared
@@ -250,9 +241,9 @@ impl TableTask {
             && (rows_commit.lsn <= done.lsn || rows_commit.sort_by <= done.sort_by)
         {
             // Rule 1: such rows are in the table already.
-            return Err(LakeError::internal(format!(
-                "{rows_commit:?} does not come after {done:?}"
-            )));
+            return Err(LakeError::internal(
+                "the rows do not come after those in the history table",
+            ));
         }
         let rows = files.iter().map(|file| file.rows).sum();
         let mut metadata = open.table.metadata.clone();

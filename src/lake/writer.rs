@@ -41,6 +41,8 @@ pub enum Target {
     New {
         /// The source table's name.
         table_name: String,
+        /// The LSN from which all rows of the source table are in the write-ahead log.
+        whole: Option<u64>,
     },
     /// Only data files are written, for another process to commit.
     StageOnly {

@@ -35,6 +35,7 @@ fn samples() {
             fields.len() as u32 + name.len() as u32,
             Target::New {
                 table_name: name.to_owned(),
+                whole: None,
             },
             &schema,
         );

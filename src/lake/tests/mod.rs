@@ -112,6 +112,7 @@ impl Fixture {
     fn create(&self, table: u32, schema: &HistorySchema) -> (HistoryWriter, String) {
         let target = Target::New {
             table_name: "orders".to_owned(),
+            whole: None,
         };
         let writer = self.open(table, target, schema);
         match self.event() {

@@ -13,6 +13,7 @@ fn many_tables_share_the_threads_without_blocking_each_other() {
         .map(|table| {
             let target = Target::New {
                 table_name: format!("t{table}"),
+                whole: None,
             };
             lake.open(table, target, &ids())
         })
