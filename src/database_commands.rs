@@ -5,7 +5,9 @@
 
 use pgrx::pg_sys;
 use pgrx::prelude::*;
+use std::cell::Cell;
 use std::ffi::CStr;
+use std::sync::Once;
 use std::time::{Duration, Instant};
 
 use crate::process;
@@ -25,7 +27,9 @@ pub fn watch() {
     }
 }
 
-#[pg_guard]
+/// The hook. It stands in the way of every utility statement of the cluster, so that it must not catch
+/// their errors, not even to raise them again: it has nothing to drop, and an ERROR of what it calls
+/// passes over it as over a C function.
 unsafe extern "C-unwind" fn utility(
     statement: *mut pg_sys::PlannedStmt,
     query: *const std::ffi::c_char,
@@ -36,25 +40,33 @@ unsafe extern "C-unwind" fn utility(
     receiver: *mut pg_sys::DestReceiver,
     completion: *mut pg_sys::QueryCompletion,
 ) {
-    // SAFETY: the arguments are the server's own and are passed on as they came. The previous hook
-    // is foreign C code: its errors have to become unwinding here.
+    // SAFETY: the arguments are the server's own and are passed on as they came.
     unsafe {
-        let _released = emptied((*statement).utilityStmt)
-            .filter(|database| may_command(*database))
-            .and_then(Released::new);
+        if is_of_interest((*statement).utilityStmt) {
+            withhold_workers((*statement).utilityStmt);
+        }
         let next = PREVIOUS.unwrap_or(standard_utility);
-        pg_sys::ffi::pg_guard_ffi_boundary(|| {
-            next(
-                statement,
-                query,
-                read_only,
-                context,
-                parameters,
-                environment,
-                receiver,
-                completion,
-            )
-        });
+        next(
+            statement,
+            query,
+            read_only,
+            context,
+            parameters,
+            environment,
+            receiver,
+            completion,
+        );
+    }
+}
+
+/// Sends the workers of the database away that a statement needs without other sessions, until the
+/// transaction ends.
+#[pg_guard]
+unsafe extern "C-unwind" fn withhold_workers(statement: *mut pg_sys::Node) {
+    // SAFETY: the caller's node.
+    let database = unsafe { emptied(statement) };
+    if let Some(database) = database.filter(|database| may_command(*database)) {
+        withhold(database);
     }
 }
 
@@ -77,15 +89,26 @@ mod symbols {
 }
 use symbols::standard_utility;
 
-/// The database that a statement needs without other sessions, if it exists.
+/// Whether `emptied` has to look at a statement.
 ///
 /// # Safety
 /// `statement` must be a utility statement's node, or null.
+unsafe fn is_of_interest(statement: *mut pg_sys::Node) -> bool {
+    use pg_sys::NodeTag::*;
+    // SAFETY: every node begins with its tag.
+    !statement.is_null()
+        && matches!(
+            unsafe { (*statement).type_ },
+            T_DropdbStmt | T_RenameStmt | T_CreatedbStmt | T_AlterDatabaseStmt
+        )
+}
+
+/// The database that a statement needs without other sessions, if it exists.
+///
+/// # Safety
+/// `statement` must be a utility statement's node.
 unsafe fn emptied(statement: *mut pg_sys::Node) -> Option<u32> {
     use pg_sys::NodeTag;
-    if statement.is_null() {
-        return None;
-    }
     // SAFETY: the tag says which struct the node is (parsenodes.h).
     unsafe {
         let name = match (*statement).type_ {
@@ -139,46 +162,67 @@ fn may_command(database: u32) -> bool {
     }
 }
 
-/// A database that the workers have left; they may come back when it is dropped.
-struct Released(u32);
+thread_local! {
+    /// The database that this transaction holds without workers; 0: none.
+    static WITHHELD: Cell<u32> = const { Cell::new(0) };
+}
 
-impl Released {
-    /// Sends the database's workers away and waits until they are gone. `None` if it has none.
-    fn new(database: u32) -> Option<Released> {
-        if !shared::available() {
-            return None;
+/// Sends the database's workers away and waits until they are gone.
+fn withhold(database: u32) {
+    if !shared::available() || shared::lock().database(database).is_none() {
+        return;
+    }
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: a static function, registered once per session (xact.c).
+        unsafe { pg_sys::RegisterXactCallback(Some(end_of_transaction), std::ptr::null_mut()) }
+    });
+    WITHHELD.set(database);
+    if let Some(entry) = shared::lock().database(database) {
+        entry.withheld_by = process::my_pid();
+    }
+    let begun = Instant::now();
+    let mut told = Vec::new();
+    loop {
+        let running = workers(database);
+        for pid in running.iter().filter(|pid| !told.contains(*pid)) {
+            // SAFETY: a signal to a worker of ours, whose handler is `die`. Should the process have
+            // ended since, its id is not in use again this soon.
+            unsafe { libc::kill(*pid, libc::SIGTERM) };
         }
-        shared::lock().database(database)?.withheld_by = process::my_pid();
-        let released = Released(database);
-        let begun = Instant::now();
-        let mut told = Vec::new();
-        loop {
-            let running = workers(database);
-            for pid in running.iter().filter(|pid| !told.contains(*pid)) {
-                // SAFETY: a signal to a worker of ours, whose handler is `die`. Should the process
-                // have ended since, its id is not in use again this soon.
-                unsafe { libc::kill(*pid, libc::SIGTERM) };
-            }
-            told.extend(running);
-            told.retain(|pid| process::runs(*pid));
-            if told.is_empty() || begun.elapsed() > LIMIT {
-                return Some(released);
-            }
-            process::wait(Duration::from_millis(10));
+        told.extend(running);
+        told.retain(|pid| process::runs(*pid));
+        if told.is_empty() || begun.elapsed() > LIMIT {
+            return;
         }
+        process::wait(Duration::from_millis(10));
     }
 }
 
-impl Drop for Released {
-    fn drop(&mut self) {
-        let mut state = shared::lock();
-        if let Some(entry) = state.database(self.0) {
-            entry.withheld_by = 0;
-        }
-        let launcher = state.launcher_pid;
-        drop(state);
-        shared::wake(launcher);
+/// Lets the workers come back.
+#[pg_guard]
+unsafe extern "C-unwind" fn end_of_transaction(
+    event: pg_sys::XactEvent::Type,
+    _argument: *mut std::ffi::c_void,
+) {
+    use pg_sys::XactEvent::*;
+    if !matches!(
+        event,
+        XACT_EVENT_COMMIT | XACT_EVENT_ABORT | XACT_EVENT_PREPARE
+    ) {
+        return;
     }
+    let database = WITHHELD.replace(0);
+    if database == 0 {
+        return;
+    }
+    let mut state = shared::lock();
+    if let Some(entry) = state.database(database) {
+        entry.withheld_by = 0;
+    }
+    let launcher = state.launcher_pid;
+    drop(state);
+    shared::wake(launcher);
 }
 
 /// Process ids of a database's feed worker and snapshot workers.

@@ -214,11 +214,22 @@ pub fn waker() -> Box<dyn Fn() + Send + Sync> {
 /// Identity of the data directory that this server works in: it stays when the directory is moved
 /// within its file system or mounted elsewhere, and is another one in a copy of it.
 ///
+/// Inode numbers alone would not do: fresh file systems give them out in the same order.
+///
 /// # Errors
 /// If the operating system does not tell.
 pub fn home() -> std::io::Result<String> {
     use std::os::unix::fs::MetadataExt;
     // Every server process works in the data directory. PG_VERSION is never written again.
-    let inode = |path: &str| std::fs::metadata(path).map(|metadata| metadata.ino());
-    Ok(format!("{:x}-{:x}", inode(".")?, inode("PG_VERSION")?))
+    let file = std::fs::metadata("PG_VERSION")?;
+    let born = match file.created() {
+        Ok(time) => time
+            .duration_since(std::time::UNIX_EPOCH)
+            .unwrap_or_default()
+            .as_nanos(),
+        // No time of birth on this file system: that of the last change of its inode.
+        Err(_) => file.ctime() as u128 * 1_000_000_000 + file.ctime_nsec() as u128,
+    };
+    let folder = std::fs::metadata(".")?.ino();
+    Ok(format!("{folder:x}-{:x}-{born:x}", file.ino()))
 }

@@ -98,6 +98,8 @@ pub enum LaneState {
     Done,
     /// The job failed; see `error`.
     Failed,
+    /// The job was given up because a statement waited for the table.
+    GaveWay,
 }
 
 /// One snapshot worker's place: the feed worker puts a job here, the snapshot worker answers.

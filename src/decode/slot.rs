@@ -2,9 +2,11 @@
 
 use pgrx::pg_sys;
 use std::ffi::{CStr, CString};
+use std::time::Duration;
 
 use super::plugin;
 use super::raw;
+use super::stream::insert_position;
 use crate::fail_point;
 use crate::process;
 
@@ -79,6 +81,8 @@ impl Slot {
             drop(allowed);
             pg_sys::DecodingContextFindStartpoint(ctx);
             pg_sys::FreeDecodingContext(ctx);
+            let begin = wait_for_running_transactions();
+            pg_sys::LogicalConfirmReceivedLocation(begin);
             pg_sys::ReplicationSlotPersist();
             pg_sys::CommitTransactionCommand();
             pg_sys::CurrentMemoryContext = caller;
@@ -183,6 +187,28 @@ impl Slot {
             fail_point::pass("after_confirm");
         }
     }
+}
+
+/// Waits until every transaction that runs now has ended, and returns the end of the WAL then.
+///
+/// A slot can decode a transaction that was open when its starting point was found, but with a
+/// catalog that may lack what others committed while it was being found (snapbuild.c does not track
+/// those). None of them is needed: tables that are there by now are copied.
+fn wait_for_running_transactions() -> u64 {
+    // SAFETY: reads shared memory, each under its own lock.
+    let next = unsafe { pg_sys::ReadNextFullTransactionId().value as u32 };
+    let precedes = |a: u32, b: u32| (a.wrapping_sub(b) as i32) < 0;
+    // SAFETY: as above.
+    while precedes(
+        unsafe { pg_sys::GetOldestActiveTransactionId() }.into_inner(),
+        next,
+    ) {
+        process::wait(Duration::from_millis(20));
+    }
+    let end = insert_position();
+    // SAFETY: flushes WAL that exists already; a slot must not be ahead of it after a crash.
+    unsafe { pg_sys::XLogFlush(end) };
+    end
 }
 
 /// Lets this process use the output plugin, which the server refuses unless it is listed in

@@ -13,12 +13,25 @@ impl Feeds {
         if !self.tables.contains_key(&oid)
             && let Some(index) = self.leaving.iter().position(|table| table.oid == oid)
         {
-            let table = self.leaving.swap_remove(index);
+            let fed = self.feeds.contains_key(&self.leaving[index].namespace);
+            let table = &mut self.leaving[index];
             log!(
                 "wal2delta: last commit of table \"{}\" failed: {error}",
                 table.name
             );
-            self.look_after_the_last();
+            if fed && error.kind().retry() == Retry::Backoff {
+                // Its changes are in the WAL still, and so is the catalog that had it.
+                let position = self.position;
+                table.fail(
+                    error.with_remedy(),
+                    Remedy::Redecode,
+                    Retry::Backoff,
+                    position,
+                );
+            } else {
+                self.leaving.swap_remove(index);
+                self.look_after_the_last();
+            }
             return;
         }
 
@@ -74,11 +87,8 @@ impl Feeds {
             Ok(()) => self.redecode = true,
             Err(error) => {
                 let now = Instant::now();
-                for table in self
-                    .tables
-                    .values_mut()
-                    .filter(|table| table.namespace == namespace)
-                {
+                let tables = self.tables.values_mut().chain(&mut self.leaving);
+                for table in tables.filter(|table| table.namespace == namespace) {
                     let position = self.position;
                     let due = matches!(&table.state, State::Failed(failure)
                         if failure.due(now) && failure.remedy == Remedy::Redecode);
@@ -109,7 +119,7 @@ impl Feeds {
     pub fn retry(&mut self) {
         let now = Instant::now();
         let mut ask: HashMap<u32, Vec<String>> = HashMap::new();
-        for table in self.tables.values_mut() {
+        for table in self.tables.values_mut().chain(&mut self.leaving) {
             let State::Failed(failure) = &mut table.state else {
                 continue;
             };

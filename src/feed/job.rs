@@ -35,6 +35,8 @@ pub struct Job {
     pub lsn: u64,
     /// Last `_sort_by` that the history table has.
     pub sort_by: i64,
+    /// Milliseconds that a statement may wait for the table because of the copy.
+    pub patience_ms: u64,
 }
 
 /// What the snapshot worker says once it has its snapshot, before it copies.

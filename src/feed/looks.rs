@@ -136,7 +136,7 @@ impl Feeds {
     /// Ends feeds. What they have buffered is written.
     fn end_feeds(&mut self, namespaces: Vec<u32>) {
         for namespace in namespaces {
-            self.forget_tables(|table| table.namespace == namespace);
+            self.forget_tables(false, |table| table.namespace == namespace);
             self.feeds.remove(&namespace);
         }
     }
@@ -152,11 +152,14 @@ impl Feeds {
             }
         }
         let position = self.position;
-        self.forget_tables(|table| table.gone_at.is_some_and(|lsn| position >= lsn));
+        self.forget_tables(true, |table| {
+            table.gone_at.is_some_and(|lsn| position >= lsn)
+        });
     }
 
-    /// Forgets tables after their last commit was asked for.
-    fn forget_tables(&mut self, gone: impl Fn(&Table) -> bool) {
+    /// Forgets tables after their last commit was asked for. `fed`: whether their feed goes on, so that
+    /// what cannot be written now is tried again.
+    fn forget_tables(&mut self, fed: bool, gone: impl Fn(&Table) -> bool) {
         let oids: Vec<u32> = self
             .tables
             .values()
@@ -179,8 +182,12 @@ impl Feeds {
                 feed.found
                     .insert(oid, left(history, source, feed.row.generation));
             }
-            let writes = matches!(table.state, State::Streaming(_) | State::Paused(_));
-            if table.pin().is_some() && writes {
+            let kept = match &table.state {
+                State::Streaming(_) | State::Paused(_) => true,
+                State::Failed(failure) => fed && failure.remedy == Remedy::Redecode,
+                State::Snapshot(_) | State::Skipped(_) => false,
+            };
+            if table.pin().is_some() && kept {
                 self.leaving.push(table);
             }
         }

@@ -4,7 +4,7 @@
 
 use pgrx::pg_sys;
 use pgrx::prelude::*;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::job::{Answer, Files, Job, Start};
 use super::worker::adopt_settings;
@@ -26,6 +26,8 @@ const BATCH_BYTES: usize = 8 << 20;
 const FILE_BYTES: usize = 256 << 20;
 /// The most rows in one page of a heap (MaxHeapTuplesPerPage, htup_details.h).
 const ROWS_PER_PAGE: u64 = 291;
+/// Time between two looks for statements that wait for the table.
+const LOOK_FOR_WAITERS: Duration = Duration::from_millis(200);
 /// A worker without a job leaves after this time.
 const IDLE: Duration = Duration::from_secs(5);
 
@@ -77,13 +79,19 @@ pub extern "C-unwind" fn wal2delta_snapshot_main(argument: pg_sys::Datum) {
             continue;
         }
         let outcome = PgTryBuilder::new(std::panic::AssertUnwindSafe(|| copy(lane, &files, &lake)))
-            .catch_others(|error| Err(message(&error)))
-            .catch_rust_panic(|error| Err(message(&error)))
+            .catch_others(|error| Err(End::Failed(message(&error))))
+            .catch_rust_panic(|error| Err(End::Failed(message(&error))))
             .execute();
-        if let Err(error) = outcome {
+        if let Err(end) = outcome {
             let mut state = shared::lock();
-            state.lanes[lane].error.set(&error);
-            state.lanes[lane].state = LaneState::Failed;
+            let entry = &mut state.lanes[lane];
+            entry.state = match end {
+                End::GaveWay => LaneState::GaveWay,
+                End::Failed(error) => {
+                    entry.error.set(&error);
+                    LaneState::Failed
+                }
+            };
             drop(state);
             shared::wake(owner);
             // The transaction is in an unknown state; ending the process cleans it up.
@@ -94,6 +102,20 @@ pub extern "C-unwind" fn wal2delta_snapshot_main(argument: pg_sys::Datum) {
         idle = std::time::Instant::now();
     }
     lake.shutdown();
+}
+
+/// Why a copy ended before its time.
+enum End {
+    /// It failed.
+    Failed(String),
+    /// A statement waited for the table's lock.
+    GaveWay,
+}
+
+impl From<String> for End {
+    fn from(error: String) -> End {
+        End::Failed(error)
+    }
 }
 
 fn message(error: &pg_sys::panic::CaughtError) -> String {
@@ -128,7 +150,7 @@ fn owned_by(lane: usize, owner: i32) -> bool {
 }
 
 /// Copies the table of the lane's job.
-fn copy(lane: usize, files: &Files, lake: &Lake) -> Result<(), String> {
+fn copy(lane: usize, files: &Files, lake: &Lake) -> Result<(), End> {
     let job = files
         .read_job()
         .map_err(|error| format!("could not read the job: {error}"))?;
@@ -146,7 +168,7 @@ fn copy(lane: usize, files: &Files, lake: &Lake) -> Result<(), String> {
             pg_sys::AccessShareLock as pg_sys::LOCKMODE,
         );
         if relation.is_null() {
-            return Err("the table was dropped".into());
+            return Err(End::Failed("the table was dropped".into()));
         }
         let result = copy_relation(lane, files, lake, &job, relation);
         pg_sys::relation_close(relation, pg_sys::NoLock as pg_sys::LOCKMODE);
@@ -167,7 +189,7 @@ unsafe fn copy_relation(
     lake: &Lake,
     job: &Job,
     relation: pg_sys::Relation,
-) -> Result<(), String> {
+) -> Result<(), End> {
     // SAFETY: the relation is open (the caller's promise), and a transaction allows catalog access.
     let (shape, mut rows, name, descriptor) = unsafe {
         let descriptor = (*relation).rd_att;
@@ -213,7 +235,8 @@ unsafe fn copy_relation(
 
     let mut sort_by = job.sort_by;
     let mut count = 0u64;
-    let mut batch = |rows: &mut Rows| -> Result<(), String> {
+    let mut lock = Waiters::new(job);
+    let mut batch = |rows: &mut Rows| -> Result<(), End> {
         fail_point::pass("in_snapshot");
         count += rows.len() as u64;
         let bytes = rows.bytes();
@@ -225,12 +248,14 @@ unsafe fn copy_relation(
         });
         shared::lock().lanes[lane].rows_done = count;
         if !owned_by(lane, owner) {
-            return Err("the feed worker has left".into());
+            return Err(End::Failed("the feed worker has left".into()));
         }
+        lock.give_way()?;
         while lake.budget().used() > MEMORY {
             writer.spill();
             fail_on_error(lake)?;
             process::wait(Duration::from_millis(20));
+            lock.give_way()?;
         }
         Ok(())
     };
@@ -270,14 +295,66 @@ unsafe fn copy_relation(
     }
     // SAFETY: pops what was pushed above.
     unsafe { pg_sys::PopActiveSnapshot() };
-    let data = staged(lake, &writer)?;
+    let data = staged(lake, &writer, &mut lock)?;
     files
         .write_answer(&Answer {
             files: data,
             rows: count,
             sort_by,
         })
-        .map_err(|error| format!("could not write down the data files: {error}"))
+        .map_err(|error| format!("could not write down the data files: {error}"))?;
+    Ok(())
+}
+
+/// Looks whether a statement waits for the table that is copied: DDL must not wait for a copy that
+/// may take hours, nor what queues up behind it.
+struct Waiters {
+    table: u32,
+    patience: Duration,
+    looked: Instant,
+    since: Option<Instant>,
+}
+
+impl Waiters {
+    fn new(job: &Job) -> Waiters {
+        Waiters {
+            table: job.table,
+            patience: Duration::from_millis(job.patience_ms),
+            looked: Instant::now(),
+            since: None,
+        }
+    }
+
+    /// An end, if somebody has waited for longer than patience lasts.
+    fn give_way(&mut self) -> Result<(), End> {
+        if self.looked.elapsed() < LOOK_FOR_WAITERS {
+            return Ok(());
+        }
+        self.looked = Instant::now();
+        let waited_for = Spi::connect(|client| {
+            client
+                .select(
+                    "SELECT EXISTS (SELECT FROM pg_catalog.pg_locks l WHERE NOT l.granted \
+                     AND l.locktype = 'relation' AND l.relation = $1 AND l.database = \
+                     (SELECT d.oid FROM pg_catalog.pg_database d \
+                      WHERE d.datname = pg_catalog.current_database()))",
+                    None,
+                    &[pg_sys::Oid::from(self.table).into()],
+                )?
+                .first()
+                .get_one::<bool>()
+        })
+        .map_err(|error| error.to_string())?;
+        if waited_for != Some(true) {
+            self.since = None;
+            return Ok(());
+        }
+        let since = *self.since.get_or_insert_with(Instant::now);
+        match since.elapsed() >= self.patience {
+            true => Err(End::GaveWay),
+            false => Ok(()),
+        }
+    }
 }
 
 /// Opens the history table's folder, making the table if there is none, and returns its name.
@@ -325,16 +402,17 @@ fn open(
 }
 
 /// Waits until everything is in data files and returns them.
-fn staged(lake: &Lake, writer: &HistoryWriter) -> Result<Vec<DataFile>, String> {
+fn staged(lake: &Lake, writer: &HistoryWriter, lock: &mut Waiters) -> Result<Vec<DataFile>, End> {
     writer.stage(1);
     loop {
         while let Some(event) = lake.try_event() {
             match event {
                 Event::Staged { files, .. } => return Ok(files),
-                Event::Failed { error, .. } => return Err(error.with_remedy()),
+                Event::Failed { error, .. } => return Err(End::Failed(error.with_remedy())),
                 _ => {}
             }
         }
+        lock.give_way()?;
         process::wait(Duration::from_millis(50));
     }
 }

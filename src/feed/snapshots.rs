@@ -22,6 +22,10 @@ use crate::lake::{
 };
 use crate::shared::LaneState;
 
+/// How long a statement may wait for a table because it is copied, after one that was given up for
+/// it and at most.
+const PATIENCE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+
 impl Feeds {
     /// Moves all copies on.
     pub fn tend_snapshots(&mut self) {
@@ -118,6 +122,7 @@ impl Feeds {
             folder: history.map(|history| history.folder.clone()),
             lsn: self.position,
             sort_by: history.map_or(i64::MIN, |history| history.sort_by),
+            patience_ms: table.patience.as_millis() as u64,
         };
         let Some(lane) = self.lanes.give(position, &job) else {
             let error = "no background worker is free for its snapshot. \
@@ -142,6 +147,10 @@ impl Feeds {
                     _ => Ok(()),
                 })
             }
+            LaneState::GaveWay => {
+                self.give_way(oid);
+                return;
+            }
             LaneState::Free | LaneState::Wanted => Ok(()),
         };
         let result = match result {
@@ -153,6 +162,15 @@ impl Feeds {
         if let Err(error) = result {
             self.fail(oid, error, Retry::Backoff);
         }
+    }
+
+    /// Begins a copy anew that was given up for somebody else's lock. The next one has more patience,
+    /// so that it ends some time however often the table is locked.
+    fn give_way(&mut self, oid: u32) {
+        if let Some(table) = self.tables.get_mut(&oid) {
+            table.patience = (table.patience * 2).clamp(PATIENCE.0, PATIENCE.1);
+        }
+        self.copy_again(oid, self.position, "a statement waited for the table");
     }
 
     fn copying(&mut self, oid: u32) -> Option<&mut Copying> {
@@ -235,6 +253,9 @@ impl Feeds {
         else {
             return;
         };
+        if copying.held.is_empty() && building == 0 {
+            return;
+        }
         let Some(start) = &copying.start else { return };
         let schema = start.schema.clone();
         if copying.spilled.is_none() {
@@ -349,6 +370,7 @@ impl Feeds {
             snapshot: true,
         });
         table.shown.snapshot_rows = answer.rows;
+        table.patience = Duration::ZERO;
         table.state = State::Streaming(Box::new(stream));
         self.building = self.building.saturating_sub(building);
         self.lanes.release(lane);

@@ -33,6 +33,8 @@ pub struct Table {
     pub state: State,
     /// What the views show besides the state.
     pub shown: Shown,
+    /// How long a statement may wait for the table because it is copied.
+    pub patience: Duration,
     /// Pause after the last failure; grows with each, falls back with success.
     pub pause: Duration,
     /// The last failure that was logged, until a success.
@@ -311,6 +313,7 @@ impl Table {
             shown: Shown::default(),
             altered_at: None,
             copies: 0,
+            patience: Duration::ZERO,
             pause: Duration::ZERO,
             logged: None,
             gone_at: None,

@@ -108,6 +108,8 @@ class Clusters:
         own(self.root)
         self.template = self.root / "template"
         self.live = []
+        # Folders that outlive the run, for whoever looks into a failure.
+        self.kept = []
         self._failed = []
         self._made = 0
 
@@ -136,12 +138,14 @@ class Clusters:
     def discard(self, cluster):
         cluster.end()
         self.live.remove(cluster)
-        shutil.rmtree(cluster.folder, ignore_errors=True)
+        if cluster.folder not in self.kept:
+            shutil.rmtree(cluster.folder, ignore_errors=True)
 
     def close(self):
         for cluster in list(self.live):
             self.discard(cluster)
-        shutil.rmtree(self.root, ignore_errors=True)
+        if not self.kept:
+            shutil.rmtree(self.root, ignore_errors=True)
 
     def _initdb(self):
         subprocess.run(
@@ -215,6 +219,9 @@ class Cluster:
                 cwd="/",
                 **as_server_user(),
             )
+        self.wait_for_connections()
+
+    def wait_for_connections(self):
         wait_for(self._accepts, 60, "the server to accept connections")
 
     def _accepts(self):
@@ -233,6 +240,8 @@ class Cluster:
 
     def kill(self):
         """SIGKILL to the postmaster, as when the kernel runs out of memory."""
+        # Stopped, it starts no child that would be overlooked.
+        self.server.send_signal(signal.SIGSTOP)
         children = children_of(self.server.pid)
         self.server.kill()
         self._gone(20, "the killed postmaster to be gone")
@@ -301,6 +310,19 @@ class Cluster:
         self.sql("SELECT pg_terminate_backend(%s)", [pid])
         wait_for(lambda: process_state(pid) is None, 30, f"feed worker {pid} to end")
         return pid
+
+    def new_slot_waits(self):
+        """Whether a slot that is being made waits for open transactions."""
+        return self.value(
+            "SELECT count(*) > 0 FROM pg_locks JOIN pg_stat_activity USING (pid)"
+            " WHERE backend_type = 'wal2delta' AND locktype = 'transactionid' AND NOT granted"
+        )
+
+    def skip_wal(self, segments):
+        """Moves the end of the WAL on by whole segments."""
+        with self.connect() as conn:
+            for _ in range(segments):
+                conn.execute("SELECT pg_logical_emit_message(false, 'skip', ''), pg_switch_wal()")
 
     # --- log
 

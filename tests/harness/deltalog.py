@@ -21,11 +21,12 @@ class Field:
 
 
 class DeltaLog:
-    def __init__(self, path):
+    def __init__(self, path, last=None):
+        """Of the table at `path`, up to version `last` if that is given."""
         self.path = Path(path)
         self.commits = {}
         for file in sorted((self.path / "_delta_log").glob("*.json")):
-            if file.stem.isdigit():
+            if file.stem.isdigit() and (last is None or int(file.stem) <= last):
                 lines = file.read_text().splitlines()
                 self.commits[int(file.stem)] = [json.loads(line) for line in lines if line.strip()]
 
@@ -80,13 +81,13 @@ class DeltaLog:
     def file(self, add):
         return self.path / unquote(add["path"])
 
-    def rows_by_version(self):
-        """{version: [(xid, lsn, sort_by), …]} of the rows that each commit
-        brought. Files that a later clean-up took away are left out."""
+    def rows_by_version(self, since=0):
+        """{version: [(xid, lsn, sort_by), …]} of the rows that each commit from
+        `since` on brought. Files that a later clean-up took away are left out."""
         rows = defaultdict(list)
         for number, add in self.actions("add"):
             file = self.file(add)
-            if add["dataChange"] and file.exists():
+            if number >= since and add["dataChange"] and file.exists():
                 physical = {field.name: field.physical for field in self.schema(number)}
                 names = [physical[name] for name in ("_pg_xid", "_pg_lsn", "_sort_by")]
                 table = pq.ParquetFile(file).read(columns=names)
@@ -94,8 +95,9 @@ class DeltaLog:
         return dict(rows)
 
 
-def log_problems(log):
-    """What is wrong with a history table's log, in words; empty if nothing."""
+def log_problems(log, since=0):
+    """What is wrong with a history table's log, in words; empty if nothing.
+    Files of versions before `since` must exist, but are not opened again."""
     problems = []
     versions = list(log.commits)
     if versions != list(range(len(versions))):
@@ -103,16 +105,19 @@ def log_problems(log):
     identities = {meta["id"] for _, meta in log.actions("metaData")}
     if len(identities) != 1:
         problems.append(f"the table's id changed: {identities}")
-    problems += _file_problems(log) + _transaction_problems(log)
+    problems += _file_problems(log, since) + _transaction_problems(log, since)
     return problems
 
 
-def _file_problems(log):
+def _file_problems(log, since):
     problems = []
+    new = {add["path"] for number, add in log.actions("add") if number >= since}
     for path, add in log.active().items():
         file = log.file(add)
         if not file.exists():
             problems.append(f"the log names {path}, which does not exist")
+            continue
+        if path not in new:
             continue
         if file.stat().st_size != add["size"]:
             problems.append(f"{path} has {file.stat().st_size} bytes, the log says {add['size']}")
@@ -123,11 +128,11 @@ def _file_problems(log):
     return problems
 
 
-def _transaction_problems(log):
+def _transaction_problems(log, since):
     problems = []
     home = {}
     replaced = set(log.replacements())
-    for version, rows in sorted(log.rows_by_version().items()):
+    for version, rows in sorted(log.rows_by_version(since).items()):
         if version in replaced:
             home.clear()
         for xid in {xid for xid, _, _ in rows}:

@@ -103,6 +103,11 @@ class Feed:
         """[(change type, source values), …] of a history that passed `check`."""
         return [(row.change, row.values) for row in self.check(table, reader)]
 
+    def reconnect(self):
+        """A new connection, after a restart of the server."""
+        self.conn.close()
+        self.conn = self.cluster.connect(self.dbname)
+
     def close(self):
         """Leaves the cluster as it was, for the module's next test."""
         if self.cluster.server is None:

@@ -67,9 +67,9 @@ def _neighbour_problems(previous, row):
     return problems
 
 
-def replay(rows):
-    """(the rows that live at the end, problems)."""
-    live = Counter()
+def replay(rows, live=None):
+    """(the rows that live at the end, problems). `live`: those that live before."""
+    live = Counter(live)
     problems = []
     for row in rows:
         if row.change in GIVES:
@@ -85,11 +85,14 @@ def history_problems(rows, table_rows, starts_anew=False):
     rows = sorted(rows, key=lambda row: row.sort_by)
     problems = order_problems(rows, starts_anew)
     live, replay_problems = replay(rows)
-    problems += replay_problems
+    return problems + replay_problems + table_problems(live, table_rows)
+
+
+def table_problems(live, table_rows):
+    """In words, how what lives after a replay differs from the table."""
     table = Counter(table_rows)
-    problems += [f"in the table, not in the replay ({n}×): {row}" for row, n in (table - live).items()]
-    problems += [f"in the replay, not in the table ({n}×): {row}" for row, n in (live - table).items()]
-    return problems
+    problems = [f"in the table, not in the replay ({n}×): {row}" for row, n in (table - live).items()]
+    return problems + [f"in the replay, not in the table ({n}×): {row}" for row, n in (live - table).items()]
 
 
 def check(path, rows, table_rows):

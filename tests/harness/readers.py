@@ -86,7 +86,7 @@ def read_columns(reader, path, columns=None, where="TRUE", version=None):
     return list(zip(*lists, strict=True))
 
 
-def read_history(reader, path, without=(), version=None):
+def read_history(reader, path, without=(), version=None, where="TRUE"):
     """The history's rows in the order of `_sort_by`. `without`: source columns
     to leave out for this reader (see LEFT_OUT)."""
     names = [field.name for field in DeltaLog(path).schema(version)]
@@ -94,6 +94,6 @@ def read_history(reader, path, without=(), version=None):
     source = [name for name in names[:-5] if name not in without]
     rows = [
         Row(row[-5], row[:-5], *row[-4:])
-        for row in read_columns(reader, path, source + SYSTEM_COLUMNS, version=version)
+        for row in read_columns(reader, path, source + SYSTEM_COLUMNS, where, version)
     ]
     return sorted(rows, key=lambda row: row.sort_by)
