@@ -161,6 +161,7 @@ def test_a_copy_gives_way_to_a_statement(failing, make_feed, statement):
     feed.sql("INSERT INTO copied SELECT generate_series(1, 1000)")
     feed.flush()
     points.arm("before_data_put", "hang")
+    log = cluster.log_size()
     feed.sql("ALTER TABLE copied REPLICA IDENTITY FULL")
     wait_for(lambda: not points.armed(), 20, "the copy to be under way")
     with feed.session(lock_timeout="2s") as conn:
@@ -169,6 +170,22 @@ def test_a_copy_gives_way_to_a_statement(failing, make_feed, statement):
         feed.flush()
     else:
         assert len(feed.check("copied")) == 1000
+    assert "failed" not in cluster.log_text(log)
+
+
+@needs_fail_points
+def test_a_slow_store_does_not_make_a_copy_fail(failing, make_feed):
+    cluster, points = failing
+    feed = busy(make_feed("shop", cluster=cluster))
+    feed.table("copied (i int)", full=False)
+    feed.sql("INSERT INTO copied SELECT generate_series(1, 1000)")
+    feed.flush()
+    points.arm("before_data_put", "sleep 1500")
+    log = cluster.log_size()
+    feed.sql("ALTER TABLE copied REPLICA IDENTITY FULL")
+    wait_for(lambda: not points.armed(), 20, "the copy to be under way")
+    assert len(feed.check("copied")) == 1000
+    assert "failed" not in cluster.log_text(log)
 
 
 # --- the extension

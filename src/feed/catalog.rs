@@ -79,8 +79,8 @@ pub struct Look {
 impl Look {
     /// Whether a feed asks for a slot that standbys keep.
     pub fn wants_failover(&self, home: &String) -> bool {
-        let own = self.feeds.iter().filter(|feed| feed.homes.contains(home));
-        own.map(|feed| feed.options.failover).any(|wanted| wanted)
+        let mut own = self.feeds.iter().filter(|feed| feed.homes.contains(home));
+        own.any(|feed| feed.options.failover)
     }
 
     /// What a look finds where the extension is not installed.

@@ -225,10 +225,8 @@ impl Feeds {
     /// Whether a feed asks for a slot that standbys keep.
     pub fn wants_failover(&self) -> bool {
         let own = |feed: &&Feed| !matches!(feed.halt, Some(Halt::Copied));
-        let feeds = self.feeds.values().filter(own);
-        feeds
-            .map(|feed| feed.row.options.failover)
-            .any(|wanted| wanted)
+        let mut feeds = self.feeds.values().filter(own);
+        feeds.any(|feed| feed.row.options.failover)
     }
 
     /// The shortest flush interval of all feeds.

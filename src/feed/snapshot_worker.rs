@@ -293,9 +293,9 @@ unsafe fn copy_relation(
     if !rows.is_empty() {
         batch(&mut rows)?;
     }
+    let data = staged(lake, &writer, &mut lock)?;
     // SAFETY: pops what was pushed above.
     unsafe { pg_sys::PopActiveSnapshot() };
-    let data = staged(lake, &writer, &mut lock)?;
     files
         .write_answer(&Answer {
             files: data,
