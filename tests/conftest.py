@@ -1,4 +1,5 @@
 import random
+import re
 import signal
 import zlib
 
@@ -9,10 +10,16 @@ from harness.feed import Feed
 
 def pytest_addoption(parser):
     parser.addoption("--random-seconds", type=float, default=20, help="how long the randomised test writes")
-    parser.addoption("--seed", type=int, help="the randomised test's seed, as an earlier run printed it")
+    parser.addoption("--torture-seconds", type=float, default=100, help="how long the torture test has faults")
+    parser.addoption("--without-fail-points", action="store_true", help="the torture test uses the ordinary library")
+    parser.addoption("--keep", action="store_true", help="the torture test leaves its cluster's folder if it fails")
+    parser.addoption("--seed", type=int, help="seed of the random tests, as an earlier run printed it")
 
 
 def pytest_configure(config):
+    config.addinivalue_line(
+        "markers", "expects_crashes(pattern): log lines of a crash that match are what the test asked for"
+    )
     # Ended from outside, a run still ends its servers.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
@@ -96,7 +103,15 @@ def server_logs(request, clusters):
     marks = {cluster.folder: cluster.log_size() for cluster in clusters.live}
     request.node.server_logs = (clusters, marks)
     yield
-    crashes = {cluster.folder.name: cluster.crashes(marks.get(cluster.folder, 0)) for cluster in clusters.live}
+    expected = request.node.get_closest_marker("expects_crashes")
+    crashes = {
+        cluster.folder.name: [
+            line
+            for line in cluster.crashes(marks.get(cluster.folder, 0))
+            if expected is None or not re.search(expected.args[0], line)
+        ]
+        for cluster in clusters.live
+    }
     clusters.discard_failed()
     assert not any(crashes.values()), f"crashes in the server logs: {crashes}"
 
