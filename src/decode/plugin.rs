@@ -34,11 +34,41 @@ pub enum Change {
         /// The row after; unchanged out-of-line values are missing.
         new: pg_sys::HeapTuple,
     },
+    /// The first half of an update whose halves are taken one by one.
+    Preimage {
+        /// The row before.
+        old: pg_sys::HeapTuple,
+    },
+    /// The second half.
+    Postimage {
+        /// The row before.
+        old: pg_sys::HeapTuple,
+        /// The row after; unchanged out-of-line values are missing.
+        new: pg_sys::HeapTuple,
+    },
     /// DELETE.
     Delete {
         /// The row, if the WAL has it.
         old: Option<pg_sys::HeapTuple>,
     },
+}
+
+impl Change {
+    /// The halves of an update whose old row takes more than `bytes`, so that each can be let go
+    /// before the other is taken.
+    pub fn halves(self, bytes: usize) -> Option<[Change; 2]> {
+        match self {
+            // SAFETY: the tuple is valid until the callback returns. Under REPLICA IDENTITY FULL
+            // all of its values are in it, large ones too (heapam.c ExtractReplicaIdentity).
+            Change::Update {
+                old: Some(old),
+                new,
+            } if unsafe { (*old).t_len } as usize > bytes => {
+                Some([Change::Preimage { old }, Change::Postimage { old, new }])
+            }
+            _ => None,
+        }
+    }
 }
 
 /// A relation as it was when the change was made, valid until the callback returns.

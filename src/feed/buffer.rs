@@ -114,6 +114,14 @@ impl Buffer {
                     self.rows
                         .append(Kind::UpdatePostimage, &origin, new, descriptor, Some(old))
                 }
+                Change::Preimage { old } => {
+                    self.rows
+                        .append(Kind::UpdatePreimage, &origin, old, descriptor, None)
+                }
+                Change::Postimage { old, new } => {
+                    self.rows
+                        .append(Kind::UpdatePostimage, &origin, new, descriptor, Some(old))
+                }
                 Change::Delete { old: Some(old) } => {
                     self.rows
                         .append(Kind::Delete, &origin, old, descriptor, None)

@@ -53,6 +53,49 @@ impl Sink for Feeds {
         if !self.tables.contains_key(&oid) && !self.adopt(relation) {
             return;
         }
+        let large = self.lake.budget().limit() / LARGE_CHANGE;
+        match change.halves(large) {
+            None => self.take(transaction, relation, change),
+            Some(halves) => halves
+                .into_iter()
+                .for_each(|half| self.take(transaction, relation, half)),
+        }
+    }
+
+    fn truncate(&mut self, transaction: &Transaction, relations: &[Relation]) {
+        for relation in relations {
+            let oid = relation.oid();
+            let settled = match self.tables.get(&oid).map(|table| &table.state) {
+                Some(State::Streaming(stream)) => transaction.end_lsn <= stream.settled,
+                Some(State::Snapshot(_)) => false,
+                _ => true,
+            };
+            if !settled {
+                self.copy_again(oid, transaction.commit_lsn, "truncated");
+            }
+        }
+    }
+
+    fn commit(&mut self, transaction: &Transaction) {
+        fail_point::pass("decoded");
+        self.unseen.push_back(transaction.xid);
+        if self.unseen.len() > 1024 {
+            self.all_visible();
+        }
+        self.settle_unproven(transaction);
+        self.open_fresh();
+    }
+
+    fn wants_pause(&self) -> bool {
+        self.look_wanted
+    }
+}
+
+impl Feeds {
+    /// Takes a change, or half of one, into its table.
+    fn take(&mut self, transaction: &Transaction, relation: &Relation, change: Change) {
+        let oid = relation.oid();
+        let large = self.lake.budget().limit() / LARGE_CHANGE;
         let Some(table) = self.tables.get_mut(&oid) else {
             return;
         };
@@ -90,41 +133,11 @@ impl Sink for Feeds {
             Outcome::CopyAgain(why) => self.copy_again(oid, transaction.commit_lsn, why),
             Outcome::Failed(error) => self.fail(oid, error, Retry::AfterChange),
         }
-        if self.over_memory() || grown > self.lake.budget().limit() / LARGE_CHANGE {
+        if self.over_memory() || grown > large {
             self.relieve_memory();
         }
     }
 
-    fn truncate(&mut self, transaction: &Transaction, relations: &[Relation]) {
-        for relation in relations {
-            let oid = relation.oid();
-            let settled = match self.tables.get(&oid).map(|table| &table.state) {
-                Some(State::Streaming(stream)) => transaction.end_lsn <= stream.settled,
-                Some(State::Snapshot(_)) => false,
-                _ => true,
-            };
-            if !settled {
-                self.copy_again(oid, transaction.commit_lsn, "truncated");
-            }
-        }
-    }
-
-    fn commit(&mut self, transaction: &Transaction) {
-        fail_point::pass("decoded");
-        self.unseen.push_back(transaction.xid);
-        if self.unseen.len() > 1024 {
-            self.all_visible();
-        }
-        self.settle_unproven(transaction);
-        self.open_fresh();
-    }
-
-    fn wants_pause(&self) -> bool {
-        self.look_wanted
-    }
-}
-
-impl Feeds {
     /// Notes that a feed starts or stops here; the look that follows does the rest.
     fn note_feed(&mut self, relation: &Relation, change: Change) {
         // SAFETY: the tuples are this change's.
@@ -136,6 +149,8 @@ impl Feeds {
             Change::Insert { new } => (None, Some(new)),
             Change::Update { old, new } => (old, Some(new)),
             Change::Delete { old } => (old, None),
+            // Rows of feeds are small.
+            Change::Preimage { .. } | Change::Postimage { .. } => (None, None),
         };
         let (old, new) = (old.and_then(key), new.and_then(key));
         if old != new {
@@ -276,7 +291,8 @@ impl Stream {
             Change::Update { old: None, .. } | Change::Delete { old: None } => {
                 return Outcome::CopyAgain("a change without its old row");
             }
-            Change::Update { .. } | Change::Delete { .. } if !relation.identity_full() => {
+            Change::Insert { .. } => {}
+            _ if !relation.identity_full() => {
                 return Outcome::CopyAgain("replica identity is not FULL");
             }
             _ => {}
@@ -339,6 +355,7 @@ impl Copying {
             Change::Update { old, .. } | Change::Delete { old } => {
                 old.is_none() || !relation.identity_full()
             }
+            Change::Preimage { .. } | Change::Postimage { .. } => !relation.identity_full(),
         };
         if lossy {
             return Outcome::CopyAgain("a change without its old row");

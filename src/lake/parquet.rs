@@ -87,6 +87,9 @@ fn properties(schema: &HistorySchema, large_rows: bool) -> Result<WriterProperti
         builder = builder
             .set_dictionary_enabled(false)
             .set_statistics_enabled(EnabledStatistics::None)
+            // Pages of version 2 are compressed without being copied together first.
+            .set_writer_version(WriterVersion::PARQUET_2_0)
+            .set_encoding(Encoding::PLAIN)
             // A page for each value: it is compressed and let go before the next one comes.
             .set_write_batch_size(1);
     }
