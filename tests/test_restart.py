@@ -96,6 +96,37 @@ def test_replays_bring_nothing_twice(streaming):
     assert [values[0] for _, values in streaming.events("two")[500:]] == [1001]
 
 
+@pytest.mark.parametrize("between", ["nothing", "an altered column", "an added column"])
+@pytest.mark.parametrize("end", ["worker", "server"])
+def test_no_event_of_a_new_table_is_lost(streaming, end, between):
+    """Its first rows are written, and not in Delta yet, when the worker ends; by then the slot is
+    behind the table's creation."""
+    streaming.cluster.configure(**{"wal2delta.flush_interval": "60s"})
+    streaming.cluster.reload()
+    streaming.table("young (id bigint PRIMARY KEY, n int)")
+    streaming.sql("INSERT INTO one VALUES (5000, 1, 'x')")
+    streaming.flush()
+    slot = "SELECT confirmed_flush_lsn > %s::pg_lsn FROM pg_replication_slots"
+    created = streaming.value("SELECT pg_current_wal_insert_lsn()")
+    streaming.sql("INSERT INTO one VALUES (5001, 1, 'x')")
+    wait_for(lambda: streaming.flush() and streaming.value(slot, [created]), 20, "the slot to move on")
+    if between != "nothing":
+        change = "ALTER n TYPE bigint" if "altered" in between else "ADD m int"
+        streaming.sql(f"ALTER TABLE young {change}")
+    streaming.sql("INSERT INTO young (id, n) VALUES (1, 1)")
+    streaming.sql("UPDATE young SET n = 2")
+    if end == "worker":
+        streaming.cluster.terminate_feed_worker()
+    else:
+        streaming.cluster.stop("immediate")
+        streaming.cluster.start()
+        reconnect(streaming)
+    streaming.cluster.wait_for_feed_worker()
+    streaming.sql("DELETE FROM young")
+    changes = ["insert", "update_preimage", "update_postimage", "delete"]
+    assert [change for change, _ in streaming.events("young")] == changes
+
+
 def test_a_prepared_transaction_outlives_a_restart(streaming):
     streaming.sql("BEGIN")
     streaming.sql("INSERT INTO one VALUES (1001, 1, 'prepared')")

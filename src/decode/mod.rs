@@ -5,12 +5,14 @@
 //! The order of calls follows Postgres' own loops (walsender.c `XLogSendLogical`, logicalfuncs.c
 //! `pg_logical_slot_get_changes_guts`).
 
+mod historic;
 mod peek;
 mod plugin;
 mod raw;
 mod slot;
 mod stream;
 
+pub use historic::{full_tables, identity_full, with_relation};
 pub use peek::existing_tables;
 pub use plugin::{Change, Relation, Sink, Transaction, fixed_attributes};
 pub use slot::{PLUGIN, Slot, allow_plugin_for_this_process, slot_name};

@@ -8,7 +8,8 @@ use pgrx::pg_sys;
 use std::collections::HashSet;
 use std::time::Duration;
 
-use super::plugin::{Change, Relation, Sink, Transaction, creating_xid};
+use super::historic::{creating_xid, scan_classes};
+use super::plugin::{Change, Relation, Sink, Transaction};
 use super::stream::Decoder;
 use crate::process;
 
@@ -56,34 +57,13 @@ pub fn existing_tables(mut decoder: Decoder, until: u64) -> (Decoder, Option<Has
 /// It runs in the transaction's commit callback, where the catalog is as the transaction left it.
 fn tables_before(transaction: &Transaction) -> HashSet<u32> {
     let mut tables = HashSet::new();
-    // SAFETY: the historic snapshot of the callback allows catalog scans; without a snapshot
-    // given, the scan uses it (genam.c). The fixed part of a tuple is read before the scan goes on.
-    unsafe {
-        let lock = pg_sys::AccessShareLock as pg_sys::LOCKMODE;
-        let relation = pg_sys::table_open(pg_sys::RelationRelationId, lock);
-        let scan = pg_sys::systable_beginscan(
-            relation,
-            pg_sys::InvalidOid,
-            false,
-            std::ptr::null_mut(),
-            0,
-            std::ptr::null_mut(),
-        );
-        loop {
-            let tuple = pg_sys::systable_getnext(scan);
-            if tuple.is_null() {
-                break;
-            }
-            let class = process::fixed_part::<pg_sys::FormData_pg_class>(tuple);
-            let table = (*class).oid.to_u32();
-            if (*class).relkind as u8 == pg_sys::RELKIND_RELATION
-                && creating_xid(table) != Some(transaction.xid)
-            {
-                tables.insert(table);
-            }
+    scan_classes(|class| {
+        let table = class.oid.to_u32();
+        if class.relkind as u8 == pg_sys::RELKIND_RELATION
+            && creating_xid(table) != Some(transaction.xid)
+        {
+            tables.insert(table);
         }
-        pg_sys::systable_endscan(scan);
-        pg_sys::table_close(relation, lock);
-    }
+    });
     tables
 }

@@ -17,6 +17,8 @@ pub struct Transaction {
     pub end_lsn: u64,
     /// Commit time in microseconds since 2000-01-01 UTC.
     pub timestamp: i64,
+    /// It changed the catalog.
+    pub changes_catalog: bool,
 }
 
 /// A changed row. The tuples are valid until the callback returns.
@@ -76,6 +78,14 @@ impl Change {
 pub struct Relation(pg_sys::Relation);
 
 impl Relation {
+    /// An open relation.
+    ///
+    /// # Safety
+    /// It must stay open as long as the value is used.
+    pub(super) unsafe fn of(relation: pg_sys::Relation) -> Relation {
+        Relation(relation)
+    }
+
     fn class(&self) -> &pg_sys::FormData_pg_class {
         // SAFETY: decoding holds the relation open during the callback, and rd_rel with it.
         unsafe { &*(*self.0).rd_rel }
@@ -148,26 +158,6 @@ pub unsafe fn fixed_attributes<const N: usize>(
             let index = number - 1;
             (index < count && !nulls[index]).then(|| values[index].value() as u64)
         })
-    }
-}
-
-/// Id of the (sub)transaction that created a relation, by the historic catalog: the row of a
-/// system column is never changed after that. `None` if the catalog has no such row.
-pub(super) fn creating_xid(relation: u32) -> Option<u32> {
-    // SAFETY: called within a callback, where the historic snapshot allows catalog access; the
-    // tuple is released before returning. The attribute number is the key's int2.
-    unsafe {
-        let tuple = pg_sys::SearchSysCache2(
-            pg_sys::SysCacheIdentifier::ATTNUM as i32,
-            pg_sys::Datum::from(relation),
-            pg_sys::Datum::from(pg_sys::TableOidAttributeNumber as i16),
-        );
-        if tuple.is_null() {
-            return None;
-        }
-        let xid = (*(*tuple).t_data).t_choice.t_heap.t_xmin;
-        pg_sys::ReleaseSysCache(tuple);
-        Some(xid.into_inner())
     }
 }
 
@@ -264,6 +254,7 @@ unsafe fn describe(transaction: *mut pg_sys::ReorderBufferTXN) -> Transaction {
             commit_lsn: (*transaction).final_lsn,
             end_lsn: (*transaction).end_lsn,
             timestamp: (*transaction).xact_time.commit_time,
+            changes_catalog: (*transaction).txn_flags & pg_sys::RBTXN_HAS_CATALOG_CHANGES != 0,
         }
     }
 }

@@ -81,7 +81,7 @@ impl Slot {
             drop(allowed);
             pg_sys::DecodingContextFindStartpoint(ctx);
             pg_sys::FreeDecodingContext(ctx);
-            let begin = wait_for_running_transactions();
+            let begin = wait_for_right_catalog();
             pg_sys::LogicalConfirmReceivedLocation(begin);
             pg_sys::ReplicationSlotPersist();
             pg_sys::CommitTransactionCommand();
@@ -189,26 +189,37 @@ impl Slot {
     }
 }
 
-/// Waits until every transaction that runs now has ended, and returns the end of the WAL then.
+/// Waits until decoding has a right catalog for every transaction that commits later, and returns the
+/// end of the WAL then.
 ///
-/// A slot can decode a transaction that was open when its starting point was found, but with a
-/// catalog that may lack what others committed while it was being found (snapbuild.c does not track
-/// those). None of them is needed: tables that are there by now are copied.
-fn wait_for_running_transactions() -> u64 {
-    // SAFETY: reads shared memory, each under its own lock.
-    let next = unsafe { pg_sys::ReadNextFullTransactionId().value as u32 };
-    let precedes = |a: u32, b: u32| (a.wrapping_sub(b) as i32) < 0;
-    // SAFETY: as above.
-    while precedes(
-        unsafe { pg_sys::GetOldestActiveTransactionId() }.into_inner(),
-        next,
-    ) {
-        process::wait(Duration::from_millis(20));
-    }
+/// What was committed while the starting point was being found is not tracked (snapbuild.c), and
+/// decoding takes it for committed only once a record of running transactions has shown that it
+/// cannot run any more. So: all that ran at first must end, then such a record is written, then all
+/// must end that may have begun before it. None of them has to be decoded: tables that are there by
+/// now are copied.
+fn wait_for_right_catalog() -> u64 {
+    wait_for_running_transactions();
+    // SAFETY: as pg_log_standby_snapshot() does it.
+    unsafe { pg_sys::LogStandbySnapshot() };
+    wait_for_running_transactions();
     let end = insert_position();
     // SAFETY: flushes WAL that exists already; a slot must not be ahead of it after a crash.
     unsafe { pg_sys::XLogFlush(end) };
     end
+}
+
+/// Waits until every transaction that runs now has ended.
+fn wait_for_running_transactions() {
+    // SAFETY: reads shared memory under its lock.
+    let next = unsafe { pg_sys::ReadNextFullTransactionId().value as u32 };
+    loop {
+        // SAFETY: as above.
+        let oldest = unsafe { pg_sys::GetOldestActiveTransactionId() }.into_inner();
+        if (oldest.wrapping_sub(next) as i32) >= 0 {
+            return;
+        }
+        process::wait(Duration::from_millis(20));
+    }
 }
 
 /// Lets this process use the output plugin, which the server refuses unless it is listed in

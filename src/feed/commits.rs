@@ -1,12 +1,45 @@
 //! From builders to commits: when tables are flushed, and what the writer threads answer.
 
 use pgrx::prelude::*;
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
+use super::buffer::Buffer;
 use super::feeds::{Feed, Feeds};
 use super::table::{InFlight, State, Table};
 use crate::columns::{self, ColumnError};
-use crate::lake::{Charged, Event, Lake, OpenTable, Retry, RowsCommit, Source, Target};
+use crate::decode::{Transaction, full_tables, with_relation};
+use crate::lake::{Charged, Event, Lake, OpenTable, Replace, Retry, RowsCommit, Source, Target};
+
+/// How much time searches for new tables may take: some at once, and one part in twenty of the time.
+pub struct Searches {
+    spent: Duration,
+    since: Instant,
+}
+
+impl Searches {
+    const AT_ONCE: Duration = Duration::from_millis(50);
+    const SHARE: u32 = 20;
+
+    /// None yet.
+    pub fn new() -> Searches {
+        Searches {
+            spent: Duration::ZERO,
+            since: Instant::now(),
+        }
+    }
+
+    fn allowed(&mut self) -> bool {
+        let earned = self.since.elapsed() / Searches::SHARE;
+        self.since = Instant::now();
+        self.spent = self.spent.saturating_sub(earned);
+        self.spent < Searches::AT_ONCE
+    }
+
+    fn took(&mut self, time: Duration) {
+        self.spent += time;
+    }
+}
 
 impl Feeds {
     /// Handles one answer of the writer threads.
@@ -91,17 +124,110 @@ impl Feeds {
     }
 
     /// Makes the history tables of those that had their first row in a transaction that is complete
-    /// now: should the worker end before the row is committed, the next one finds by them that
-    /// nothing has to be copied.
-    pub fn open_fresh(&mut self) {
+    /// now, and that were not made before.
+    pub fn open_fresh(&mut self, transaction: &Transaction) {
         for oid in std::mem::take(&mut self.fresh) {
             let source = self.source(oid);
             if let Some(table) = self.tables.get_mut(&oid)
                 && let Some(feed) = self.feeds.get(&table.namespace)
             {
-                open(table, feed, source, &self.lake);
+                open(table, feed, source, &self.lake, transaction.commit_lsn);
             }
         }
+    }
+
+    /// Makes the history tables of those that were created, or became FULL, and have no row yet.
+    /// Until one is there, the slot does not move past its table's creation; from then on the history
+    /// without rows says to a later worker that there was nothing to copy, so that no event of the
+    /// table is lost whenever the worker ends.
+    ///
+    /// It looks through the catalog, so not after every one of many transactions with temporary
+    /// tables.
+    pub fn open_created(&mut self, transaction: &Transaction) {
+        if self.created_since.is_none() || !self.searches.allowed() {
+            return;
+        }
+        self.created_since = None;
+        let begun = Instant::now();
+        let open_feeds: HashSet<u32> = self
+            .feeds
+            .values()
+            .filter(|feed| feed.halt.is_none())
+            .map(|feed| feed.row.namespace)
+            .collect();
+        if open_feeds.is_empty() {
+            return;
+        }
+        for oid in full_tables(|namespace| open_feeds.contains(&namespace)) {
+            if !self.tables.contains_key(&oid) {
+                with_relation(oid, |relation| self.adopt(relation));
+            }
+            self.open_empty(oid, transaction);
+        }
+        self.searches.took(begun.elapsed());
+    }
+
+    fn open_empty(&mut self, oid: u32, transaction: &Transaction) {
+        let source = self.source(oid);
+        let Some(table) = self.tables.get_mut(&oid) else {
+            return;
+        };
+        let State::Streaming(stream) = &mut table.state else {
+            return;
+        };
+        if stream.history.is_some() || stream.writer.is_some() || stream.has_rows {
+            return;
+        }
+        // Columns that cannot be kept are an error of the first row.
+        let Some(Ok(buffer)) = with_relation(oid, Buffer::new) else {
+            return;
+        };
+        stream.buffer = Some(buffer);
+        stream.opening = Some(transaction.commit_lsn);
+        if let Some(feed) = self.feeds.get(&table.namespace) {
+            open(table, feed, source, &self.lake, transaction.commit_lsn);
+        }
+    }
+
+    /// Gives a history without rows the columns that its table has now.
+    pub fn reshape(&mut self, oid: u32, transaction: &Transaction) {
+        let (ticket, source) = (self.ticket(), self.source(oid));
+        let Some(table) = self.tables.get_mut(&oid) else {
+            return;
+        };
+        if let Some(feed) = self.feeds.get(&table.namespace) {
+            open(table, feed, source, &self.lake, transaction.commit_lsn);
+        }
+        let generation = table.generation;
+        let State::Streaming(stream) = &mut table.state else {
+            return;
+        };
+        let (Some(writer), Some(buffer)) = (&stream.writer, &stream.buffer) else {
+            return;
+        };
+        let schema = buffer.schema().clone();
+        if let Some(history) = &mut stream.history {
+            history.schema = schema.clone();
+        }
+        stream.schema = Some(schema.clone());
+        writer.replace(
+            ticket,
+            Replace {
+                generation,
+                schema,
+                files: Vec::new(),
+                keep_existing: true,
+                commit: RowsCommit {
+                    lsn: transaction.commit_lsn,
+                    sort_by: stream.sort_by,
+                },
+            },
+        );
+        stream.in_flight.push_back(InFlight {
+            ticket,
+            first: transaction.commit_lsn,
+            snapshot: false,
+        });
     }
 
     /// Asks for a commit of everything a table has pending.
@@ -152,8 +278,8 @@ impl Feeds {
     }
 }
 
-/// Opens a table's writer for its first row, if it has none.
-fn open(table: &mut Table, feed: &Feed, source: Source, lake: &Lake) {
+/// Opens a table's writer, if it has none. `whole`: no row of the table is before this LSN.
+fn open(table: &mut Table, feed: &Feed, source: Source, lake: &Lake, whole: u64) {
     let State::Streaming(stream) = &mut table.state else {
         return;
     };
@@ -173,7 +299,7 @@ fn open(table: &mut Table, feed: &Feed, source: Source, lake: &Lake) {
             },
             None => Target::New {
                 table_name: table.name.clone(),
-                whole: stream.pending.map(|pending| pending.first),
+                whole: Some(whole),
             },
         },
         schema: schema.clone(),
@@ -191,7 +317,8 @@ fn seal(table: &mut Table, feed: &Feed, source: Source, lake: &Lake) -> Result<(
     let held = buffer.take(lake.budget());
     let schema = stream.schema.get_or_insert_with(|| buffer.schema().clone());
     let batch = columns::seal(schema, held.value, &mut stream.sort_by)?;
-    open(table, feed, source, lake);
+    let whole = stream.pending.map_or(0, |pending| pending.first);
+    open(table, feed, source, lake, whole);
     let State::Streaming(stream) = &table.state else {
         return Ok(());
     };

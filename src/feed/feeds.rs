@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use super::catalog::FeedRow;
+use super::commits::Searches;
 use super::lanes::Lanes;
 use super::table::{State, Table};
 use crate::lake::{Destination, Found, Lake, Source};
@@ -93,10 +94,12 @@ pub struct Feeds {
     pub not_whole: HashSet<u32>,
     /// Everything before this LSN is decoded.
     pub position: u64,
-    /// Where decoding began.
-    pub began_at: u64,
     /// Tables that had their first row in the current transaction.
     pub fresh: Vec<u32>,
+    /// First commit since the last search for new tables that may have created one.
+    pub created_since: Option<u64>,
+    /// What such searches cost.
+    pub searches: Searches,
     /// Where decoding stood at the last look.
     pub looked_at: u64,
     /// Memory in all builders.
@@ -154,8 +157,9 @@ impl Feeds {
             leaving: Vec::new(),
             failures: HashMap::new(),
             tickets: 0,
-            began_at: position,
             fresh: Vec::new(),
+            created_since: None,
+            searches: Searches::new(),
             probes: HashMap::new(),
         }
     }
@@ -248,6 +252,7 @@ impl Feeds {
             .filter_map(Table::pin);
         tables
             .chain(self.halts().filter_map(Halt::since))
+            .chain(self.created_since)
             .fold(self.position, u64::min)
     }
 

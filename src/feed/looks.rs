@@ -31,6 +31,8 @@ impl Feeds {
         self.resyncs_relation = look.resyncs_relation;
         self.look_wanted = false;
         self.looked_at = self.position;
+        // However long nothing else is committed, the slot moves on.
+        self.created_since = None;
         self.stop_missing(&look);
         self.note_gone(&look);
         for row in look.feeds {

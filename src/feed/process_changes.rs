@@ -7,7 +7,7 @@ use super::buffer::{Buffer, compatible};
 use super::catalog::FEED_KEY;
 use super::feeds::Feeds;
 use super::table::{Copying, Pending, Phase, Reason, State, Stream, Table};
-use crate::decode::{Change, Relation, Sink, Transaction, fixed_attributes};
+use crate::decode::{Change, Relation, Sink, Transaction, fixed_attributes, identity_full};
 use crate::fail_point;
 use crate::lake::Retry;
 use crate::process;
@@ -33,6 +33,8 @@ enum Outcome {
     Taken,
     /// The builders hold enough for a batch.
     Full,
+    /// The history has other columns, and no rows yet.
+    Reshape,
     /// The history cannot go on as it is; the table is copied again.
     CopyAgain(&'static str),
     /// The table's data cannot be expressed.
@@ -83,7 +85,11 @@ impl Sink for Feeds {
             self.all_visible();
         }
         self.settle_unproven(transaction);
-        self.open_fresh();
+        self.open_fresh(transaction);
+        if transaction.changes_catalog {
+            self.created_since.get_or_insert(transaction.commit_lsn);
+        }
+        self.open_created(transaction);
     }
 
     fn wants_pause(&self) -> bool {
@@ -102,7 +108,13 @@ impl Feeds {
         let before = table.building();
         READING.store(oid, Ordering::Relaxed);
         let outcome = match &mut table.state {
-            State::Streaming(stream) => stream.offer(transaction, relation, change),
+            State::Streaming(stream) => match stream.offer(transaction, relation, change) {
+                Outcome::Reshape => {
+                    self.reshape(oid, transaction);
+                    return self.take(transaction, relation, change);
+                }
+                outcome => outcome,
+            },
             State::Snapshot(snapshot) => match &mut snapshot.phase {
                 Phase::Queued => Outcome::Taken,
                 Phase::Copying(copying) => copying.offer(transaction, relation, change),
@@ -110,6 +122,12 @@ impl Feeds {
             State::Skipped(_) | State::Failed(_) | State::Paused(_) => Outcome::Taken,
         };
         READING.store(0, Ordering::Relaxed);
+        if let State::Streaming(stream) = &mut table.state
+            && let Some(lsn) = stream.rewritten_by.take()
+            && !relation.rewritten()
+        {
+            table.altered_at = Some((lsn, table.copies));
+        }
         let grown = table.building().saturating_sub(before);
         self.building = (self.building + table.building()).saturating_sub(before);
         if matches!(&table.state, State::Streaming(stream) if stream.unproven)
@@ -128,7 +146,7 @@ impl Feeds {
             table.shown.skipped = (!relation.identity_full()).then_some(Reason::NotFull);
         }
         match outcome {
-            Outcome::Taken => {}
+            Outcome::Taken | Outcome::Reshape => {}
             Outcome::Full => self.batch_full(oid),
             Outcome::CopyAgain(why) => self.copy_again(oid, transaction.commit_lsn, why),
             Outcome::Failed(error) => self.fail(oid, error, Retry::AfterChange),
@@ -162,7 +180,7 @@ impl Feeds {
 
     /// Takes in a relation that no look has found yet, if all of its changes are in the WAL that is
     /// decoded, or its history tells where to go on. Any other is left to the next look.
-    fn adopt(&mut self, relation: &Relation) -> bool {
+    pub fn adopt(&mut self, relation: &Relation) -> bool {
         let oid = relation.oid();
         if !relation.is_plain_table() {
             // It may become one, by DETACH PARTITION, say; then its rows so far have to be copied.
@@ -300,7 +318,10 @@ impl Stream {
         if let Some(buffer) = &mut self.buffer
             && !buffer.fits(relation)
         {
-            return Outcome::CopyAgain("its columns have changed");
+            if self.has_rows {
+                return Outcome::CopyAgain("its columns have changed");
+            }
+            self.buffer = None;
         }
         if self.buffer.is_none() {
             match Buffer::new(relation) {
@@ -308,7 +329,10 @@ impl Stream {
                 Err(error) => return Outcome::Failed(error.to_string()),
             }
             if !self.rows_fit() {
-                return Outcome::CopyAgain("its columns have changed");
+                return match self.has_rows {
+                    true => Outcome::CopyAgain("its columns have changed"),
+                    false => Outcome::Reshape,
+                };
             }
         }
         let Some(buffer) = &mut self.buffer else {
@@ -385,25 +409,5 @@ impl Copying {
         } else {
             Outcome::Taken
         }
-    }
-}
-
-/// Whether a relation has REPLICA IDENTITY FULL in the historic catalog of this moment.
-fn identity_full(oid: u32) -> bool {
-    use pgrx::pg_sys;
-    // SAFETY: called in a commit callback, where the historic snapshot is still set
-    // (reorderbuffer.c) and allows catalog access; the tuple is released before returning.
-    unsafe {
-        let tuple = pg_sys::SearchSysCache1(
-            pg_sys::SysCacheIdentifier::RELOID as i32,
-            pg_sys::Datum::from(oid),
-        );
-        if tuple.is_null() {
-            return false;
-        }
-        let class = process::fixed_part::<pg_sys::FormData_pg_class>(tuple);
-        let full = (*class).relreplident as u8 == pg_sys::REPLICA_IDENTITY_FULL;
-        pg_sys::ReleaseSysCache(tuple);
-        full
     }
 }

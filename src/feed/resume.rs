@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::feeds::{Feed, Feeds};
 use super::table::{Failure, History, Phase, Remedy, Snapshot, State, Stream, Table};
-use crate::decode::{flush_position, lsn_text};
+use crate::decode::{flush_position, insert_position, lsn_text};
 use crate::lake::{Found, Retry};
 
 /// Why a table is copied after `resync`.
@@ -47,11 +47,12 @@ impl Feeds {
         if history_found.gap {
             return copied("changes were missing in its history");
         }
-        if history_found.progress.is_none()
-            && history_found.whole.is_some_and(|lsn| self.began_at <= lsn)
-        {
-            // It was made for the first row of the table, which is still in the WAL.
-            return State::Streaming(Box::new(Stream::new(history, 0)));
+        if history_found.progress.is_none() && history_found.whole >= Some(feed.row.generation) {
+            // It was made for the first row of the table, which is still in the WAL or to come.
+            let mut stream = Stream::new(history, 0);
+            stream.has_rows = false;
+            stream.rewritten_by = rewritten.then(insert_position);
+            return State::Streaming(Box::new(stream));
         }
         let generation = self.generation(table, feed);
         // What was asked for by `resync` is a new snapshot in any case.

@@ -197,6 +197,11 @@ pub struct Stream {
     pub pending: Option<Pending>,
     /// Commits that were asked for, oldest first.
     pub in_flight: VecDeque<InFlight>,
+    /// Its history is being made before it has a row: the commit that made the table what it is.
+    pub opening: Option<u64>,
+    /// It has no rows in its history, and its storage was replaced before this LSN: should there be
+    /// rows from before that in the WAL, they have other values now.
+    pub rewritten_by: Option<u64>,
     /// Rows of the current transaction came while the identity was not FULL; only if it is at the
     /// transaction's end are they whole.
     pub unproven: bool,
@@ -239,6 +244,8 @@ impl Stream {
             writer: None,
             pending: None,
             in_flight: VecDeque::new(),
+            opening: None,
+            rewritten_by: None,
             unproven: false,
         }
     }
@@ -342,6 +349,7 @@ impl Table {
     pub fn opened(&mut self, folder: String) {
         match &mut self.state {
             State::Streaming(stream) if stream.history.is_none() => {
+                stream.opening = None;
                 stream.history = stream.schema.clone().map(|schema| History {
                     folder: folder.clone(),
                     schema,
@@ -379,7 +387,10 @@ impl Table {
     /// The LSN that the slot must not pass because of this table.
     pub fn pin(&self) -> Option<u64> {
         match &self.state {
-            State::Streaming(stream) => stream.first_undurable(),
+            State::Streaming(stream) => {
+                let first = stream.first_undurable();
+                first.into_iter().chain(stream.opening).min()
+            }
             State::Snapshot(snapshot) => snapshot.pinned.then_some(snapshot.since),
             State::Failed(failure) => failure.since.filter(|_| failure.pinned),
             State::Paused(paused) => {
@@ -464,7 +475,8 @@ impl Table {
     /// Moves to PAUSED, after everything pending was asked to be committed.
     pub fn pause(&mut self) {
         let pinned = match &self.state {
-            State::Streaming(_) | State::Skipped(_) => None,
+            State::Streaming(stream) => stream.opening,
+            State::Skipped(_) => None,
             State::Snapshot(_) | State::Failed(_) | State::Paused(_) => self.pin(),
         };
         let history = self.history();

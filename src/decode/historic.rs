@@ -1,0 +1,100 @@
+//! The catalog as of the change that is being decoded. Everything here is called within a callback,
+//! where the historic snapshot is set and allows catalog access (reorderbuffer.c).
+
+use pgrx::pg_sys;
+
+use super::plugin::Relation;
+use crate::process;
+
+/// Shows every row of `pg_class` to `visit`.
+pub(super) fn scan_classes(mut visit: impl FnMut(&pg_sys::FormData_pg_class)) {
+    // SAFETY: without a snapshot given, the scan uses the historic one (genam.c). The fixed part of
+    // a tuple is read before the scan goes on.
+    unsafe {
+        let lock = pg_sys::AccessShareLock as pg_sys::LOCKMODE;
+        let relation = pg_sys::table_open(pg_sys::RelationRelationId, lock);
+        let scan = pg_sys::systable_beginscan(
+            relation,
+            pg_sys::InvalidOid,
+            false,
+            std::ptr::null_mut(),
+            0,
+            std::ptr::null_mut(),
+        );
+        loop {
+            let tuple = pg_sys::systable_getnext(scan);
+            if tuple.is_null() {
+                break;
+            }
+            visit(&*process::fixed_part::<pg_sys::FormData_pg_class>(tuple));
+        }
+        pg_sys::systable_endscan(scan);
+        pg_sys::table_close(relation, lock);
+    }
+}
+
+/// OIDs of the ordinary tables with REPLICA IDENTITY FULL in schemas that `of_interest` says yes to.
+pub fn full_tables(of_interest: impl Fn(u32) -> bool) -> Vec<u32> {
+    let mut tables = Vec::new();
+    scan_classes(|class| {
+        let full = class.relreplident as u8 == pg_sys::REPLICA_IDENTITY_FULL
+            && class.relkind as u8 == pg_sys::RELKIND_RELATION;
+        if full && of_interest(class.relnamespace.to_u32()) {
+            tables.push(class.oid.to_u32());
+        }
+    });
+    tables
+}
+
+/// Id of the (sub)transaction that created a relation: the row of a system column is never changed
+/// after that. `None` if the catalog has no such row.
+pub(super) fn creating_xid(relation: u32) -> Option<u32> {
+    // SAFETY: a catalog look-up; the tuple is released before returning. The attribute number is the
+    // key's int2.
+    unsafe {
+        let tuple = pg_sys::SearchSysCache2(
+            pg_sys::SysCacheIdentifier::ATTNUM as i32,
+            pg_sys::Datum::from(relation),
+            pg_sys::Datum::from(pg_sys::TableOidAttributeNumber as i16),
+        );
+        if tuple.is_null() {
+            return None;
+        }
+        let xid = (*(*tuple).t_data).t_choice.t_heap.t_xmin;
+        pg_sys::ReleaseSysCache(tuple);
+        Some(xid.into_inner())
+    }
+}
+
+/// Whether a relation has REPLICA IDENTITY FULL.
+pub fn identity_full(relation: u32) -> bool {
+    // SAFETY: a catalog look-up; the tuple is released before returning.
+    unsafe {
+        let tuple = pg_sys::SearchSysCache1(
+            pg_sys::SysCacheIdentifier::RELOID as i32,
+            pg_sys::Datum::from(relation),
+        );
+        if tuple.is_null() {
+            return false;
+        }
+        let class = process::fixed_part::<pg_sys::FormData_pg_class>(tuple);
+        let full = (*class).relreplident as u8 == pg_sys::REPLICA_IDENTITY_FULL;
+        pg_sys::ReleaseSysCache(tuple);
+        full
+    }
+}
+
+/// Opens a relation for `work`; `None` if the catalog does not have it.
+pub fn with_relation<R>(relation: u32, work: impl FnOnce(&Relation) -> R) -> Option<R> {
+    // SAFETY: as decoding itself opens relations; it is closed again before returning. An ERROR in
+    // between ends the worker.
+    unsafe {
+        let opened = pg_sys::RelationIdGetRelation(pg_sys::Oid::from(relation));
+        if opened.is_null() {
+            return None;
+        }
+        let result = work(&Relation::of(opened));
+        pg_sys::RelationClose(opened);
+        Some(result)
+    }
+}
