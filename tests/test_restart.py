@@ -141,7 +141,7 @@ def test_a_prepared_transaction_outlives_a_restart(streaming):
 
 def test_a_snapshot_that_is_cut_off_starts_anew(streaming):
     streaming.table("big (id bigint PRIMARY KEY, n int, pad text)", full=False)
-    streaming.sql("INSERT INTO big SELECT i, 0, repeat(md5(i::text), 8) FROM generate_series(1, 100000) i")
+    streaming.sql("INSERT INTO big SELECT i, 0, repeat(md5(i::text), 8) FROM generate_series(1, 400000) i")
     with Load(streaming, "big", sessions=1) as load:
         streaming.sql("ALTER TABLE big REPLICA IDENTITY FULL")
         streaming.wait_for_status("big", "SNAPSHOTTING")
@@ -149,7 +149,7 @@ def test_a_snapshot_that_is_cut_off_starts_anew(streaming):
             streaming.cluster.terminate_feed_worker()
             load.wait_for_transactions(5)
         streaming.wait_for_status("big", "STREAMING", timeout=120)
-    assert len(streaming.check("big")) > 90000
+    assert len(streaming.check("big")) > 390000
 
 
 def test_a_fast_stop_does_not_wait_for_the_feed(streaming):
