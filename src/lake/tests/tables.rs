@@ -98,7 +98,7 @@ fn a_taken_name_gets_a_number_and_an_interrupted_creation_is_taken_up() {
 }
 
 #[test]
-fn a_foreign_commit_stops_the_table_and_a_discard_opens_it_again() {
+fn a_foreign_commit_stops_the_table_until_it_is_replaced() {
     let lake = Fixture::new();
     let (writer, folder) = lake.create(1, &ids());
     let foreign = lake
@@ -140,8 +140,38 @@ fn a_foreign_commit_stops_the_table_and_a_discard_opens_it_again() {
         }
     ));
     assert_eq!(lake.lake.budget().used(), 0);
+    // Opened anew, the table is still the other writer's.
     lake.write(&writer, rows(&ids(), 100, 3));
-    assert_eq!(lake.commit(&writer, 130), (Some(2), 3));
+    let commit = RowsCommit {
+        lsn: 130,
+        sort_by: 130,
+    };
+    writer.commit(3, commit);
+    assert_eq!(lake.failed().kind(), ErrorKind::Conflict);
+
+    writer.discard();
+    assert!(matches!(lake.event(), Event::Opened { version: 1, .. }));
+    lake.write(&writer, rows(&ids(), 100, 3));
+    writer.replace(
+        4,
+        Replace {
+            generation: 1,
+            schema: ids(),
+            files: vec![],
+            keep_existing: false,
+            commit,
+        },
+    );
+    assert!(matches!(
+        lake.event(),
+        Event::Committed {
+            version: Some(2),
+            rows: 3,
+            ..
+        }
+    ));
+    lake.write(&writer, rows(&ids(), 140, 3));
+    assert_eq!(lake.commit(&writer, 150), (Some(3), 3));
 }
 
 #[test]
