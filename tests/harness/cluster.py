@@ -93,10 +93,13 @@ def process_state(pid):
     """(state letter, parent) of a living process, else None."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
+        threads = len(list(Path(f"/proc/{pid}/task").iterdir()))
     except OSError:
         return None
     state, parent = stat.rpartition(")")[2].split()[:2]
-    return None if state in "ZX" else (state, int(parent))
+    # While a thread waits for the disk, one that has ended still holds its memory.
+    gone = state in "ZX" and threads <= 1
+    return None if gone else (state, int(parent))
 
 
 class Clusters:

@@ -16,7 +16,7 @@ from harness.waiting import wait_for
 MEGABYTE = 1 << 20
 LIMIT = (256 + 200) * MEGABYTE
 # Few shared buffers: a process's resident memory counts those it touched.
-SETTINGS = {"shared_buffers": "16MB", "max_wal_size": "16GB", "wal2delta.flush_interval": "15s"}
+SETTINGS = {"shared_buffers": "16MB", "max_wal_size": "16GB", "wal2delta.flush_interval": "15s", "max_locks_per_transaction": "1024"}
 
 
 @pytest.fixture
