@@ -45,7 +45,8 @@ WHERE f.database_oid = (SELECT d.oid FROM pg_database d WHERE d.datname = curren
 -- Tables of which a new snapshot was asked for; it is taken if the history is of an earlier life.
 CREATE TABLE wal2delta.resyncs (
     table_oid oid PRIMARY KEY,
-    generation bigint NOT NULL
+    generation bigint NOT NULL,
+    asked_at timestamptz NOT NULL
 );
 
 -- Schemas whose new tables are given REPLICA IDENTITY FULL.

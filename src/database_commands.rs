@@ -163,8 +163,8 @@ fn may_command(database: u32) -> bool {
 }
 
 thread_local! {
-    /// The database that this transaction holds without workers; 0: none.
-    static WITHHELD: Cell<u32> = const { Cell::new(0) };
+    /// This transaction holds a database without workers.
+    static WITHHOLDS: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Sends the database's workers away and waits until they are gone.
@@ -177,7 +177,7 @@ fn withhold(database: u32) {
         // SAFETY: a static function, registered once per session (xact.c).
         unsafe { pg_sys::RegisterXactCallback(Some(end_of_transaction), std::ptr::null_mut()) }
     });
-    WITHHELD.set(database);
+    WITHHOLDS.set(true);
     if let Some(entry) = shared::lock().database(database) {
         entry.withheld_by = process::my_pid();
     }
@@ -212,13 +212,15 @@ unsafe extern "C-unwind" fn end_of_transaction(
     ) {
         return;
     }
-    let database = WITHHELD.replace(0);
-    if database == 0 {
+    if !WITHHOLDS.replace(false) {
         return;
     }
     let mut state = shared::lock();
-    if let Some(entry) = state.database(database) {
-        entry.withheld_by = 0;
+    let me = process::my_pid();
+    for entry in &mut state.databases {
+        if entry.withheld_by == me {
+            entry.withheld_by = 0;
+        }
     }
     let launcher = state.launcher_pid;
     drop(state);

@@ -136,6 +136,18 @@ impl Slot {
         unsafe { (*pg_sys::MyReplicationSlot).data.synced != 0 }
     }
 
+    /// Makes it a slot of this server's own, after a promotion: a copy of the data directory must not
+    /// take itself for another promoted standby.
+    pub fn own(&self) {
+        // SAFETY: the slot is acquired, so that nobody else writes its data; others read the flag,
+        // one byte, under a lock that is not needed to write it whole.
+        unsafe {
+            (*pg_sys::MyReplicationSlot).data.synced = 0;
+            pg_sys::ReplicationSlotMarkDirty();
+            pg_sys::ReplicationSlotSave();
+        }
+    }
+
     /// Gives the slot back as it is.
     pub fn release(self) {
         // SAFETY: `self` says that this process has acquired it.

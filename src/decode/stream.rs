@@ -125,9 +125,7 @@ impl Decoder {
         };
         loop {
             pgrx::check_for_interrupts!();
-            // SAFETY: the reader lives as long as `self`.
-            let next = unsafe { (*(*self.ctx).reader).EndRecPtr };
-            if next >= limit || !self.next(sink) {
+            if !self.next(sink, limit) {
                 return true;
             }
             records += 1;
@@ -137,8 +135,8 @@ impl Decoder {
         }
     }
 
-    /// Decodes one record; false if there is none yet.
-    fn next(&mut self, mut sink: &mut dyn Sink) -> bool {
+    /// Decodes one record; false if there is none yet that ends at or before `limit`.
+    fn next(&mut self, mut sink: &mut dyn Sink, limit: u64) -> bool {
         // SAFETY: the context and its reader live as long as `self`. The sink pointer is set for
         // the time of the call only; an ERROR in between ends the worker, so that a dangling
         // pointer is never used. After each record the memory context is restored: on 17
@@ -157,6 +155,10 @@ impl Decoder {
                         lsn_text((*reader).EndRecPtr)
                     );
                 }
+                return false;
+            }
+            if (*reader).EndRecPtr > limit {
+                pg_sys::XLogBeginRead(reader, (*reader).ReadRecPtr);
                 return false;
             }
             let pointer: SinkPointer = &raw mut sink;

@@ -35,6 +35,8 @@ pub struct FeedRow {
     pub paused: bool,
     /// Identities of the data directories that it has lived in (see [`process::home`]).
     pub homes: Vec<String>,
+    /// When it was started, in milliseconds since 1970.
+    pub started_ms: i64,
 }
 
 /// A relation of a fed schema.
@@ -58,6 +60,15 @@ pub struct CatalogTable {
     pub columns: String,
 }
 
+/// A new snapshot of a table that was asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Resync {
+    /// Life of the table's rows that it begins.
+    pub generation: u64,
+    /// When it was asked for, in milliseconds since 1970.
+    pub asked_ms: i64,
+}
+
 /// What a look found.
 pub struct Look {
     /// OID of `wal2delta.feeds`, whose changes the worker watches in the WAL.
@@ -65,7 +76,7 @@ pub struct Look {
     /// OID of `wal2delta.resyncs`, likewise.
     pub resyncs_relation: u32,
     /// Tables of which a new snapshot was asked for, each with the generation it begins.
-    pub resyncs: HashMap<u32, u64>,
+    pub resyncs: HashMap<u32, Resync>,
     /// Feeds of this database.
     pub feeds: Vec<FeedRow>,
     /// Schemas that feeds were started for and that are gone.
@@ -143,16 +154,24 @@ fn read(system: u64, database: u32, fed: &[u32]) -> SpiResult<Option<Look>> {
             return Ok(None);
         };
         let rows = client.select(
-            "SELECT r.table_oid, r.generation FROM wal2delta.resyncs r",
+            "SELECT r.table_oid, r.generation, \
+                    (extract(epoch FROM r.asked_at) * 1000)::bigint FROM wal2delta.resyncs r",
             None,
             &[],
         )?;
         let mut resyncs = HashMap::new();
         for row in rows {
-            if let (Some(table), Some(generation)) =
-                (row.get::<pg_sys::Oid>(1)?, row.get::<i64>(2)?)
-            {
-                resyncs.insert(table.to_u32(), generation as u64);
+            if let (Some(table), Some(generation), Some(asked_ms)) = (
+                row.get::<pg_sys::Oid>(1)?,
+                row.get::<i64>(2)?,
+                row.get::<i64>(3)?,
+            ) {
+                let generation = generation as u64;
+                let resync = Resync {
+                    generation,
+                    asked_ms,
+                };
+                resyncs.insert(table.to_u32(), resync);
             }
         }
         let mut feeds = Vec::new();
@@ -160,7 +179,8 @@ fn read(system: u64, database: u32, fed: &[u32]) -> SpiResult<Option<Look>> {
             "SELECT f.schema_oid, f.destination, f.options, f.generation, f.continues, \
                     (extract(epoch FROM (f.options->>'flush_interval')::interval) * 1000)::bigint, \
                     EXISTS (SELECT FROM pg_catalog.pg_namespace n WHERE n.oid = f.schema_oid), \
-                    f.paused, pg_catalog.array_to_string(f.homes, ',') \
+                    f.paused, pg_catalog.array_to_string(f.homes, ','), \
+                    (extract(epoch FROM f.started_at) * 1000)::bigint \
              FROM wal2delta.feeds f \
              WHERE f.system_identifier = $1 AND f.database_oid = $2",
             None,
@@ -234,6 +254,7 @@ fn feed_row(row: &SpiHeapTupleData) -> SpiResult<FeedRow> {
             .split(',')
             .map(str::to_owned)
             .collect(),
+        started_ms: row.get::<i64>(10)?.unwrap_or_default(),
     })
 }
 

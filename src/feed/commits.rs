@@ -9,7 +9,9 @@ use super::feeds::{Feed, Feeds};
 use super::table::{InFlight, State, Table};
 use crate::columns::{self, ColumnError};
 use crate::decode::{Transaction, full_tables, with_relation};
-use crate::lake::{Charged, Event, Lake, OpenTable, Replace, Retry, RowsCommit, Source, Target};
+use crate::lake::{
+    Believed, Charged, Event, Lake, OpenTable, Replace, Retry, RowsCommit, Source, Target,
+};
 
 /// How much time searches for new tables may take: some at once, and one part in twenty of the time.
 pub struct Searches {
@@ -144,9 +146,9 @@ impl Feeds {
     /// It looks through the catalog, so not after every one of many transactions with temporary
     /// tables.
     pub fn open_created(&mut self, transaction: &Transaction) {
-        if self.created_since.is_none() || !self.searches.allowed() {
+        let Some(since) = self.created_since.filter(|_| self.searches.allowed()) else {
             return;
-        }
+        };
         self.created_since = None;
         let begun = Instant::now();
         let open_feeds: HashSet<u32> = self
@@ -162,12 +164,12 @@ impl Feeds {
             if !self.tables.contains_key(&oid) {
                 with_relation(oid, |relation| self.adopt(relation));
             }
-            self.open_empty(oid, transaction);
+            self.open_empty(oid, since, transaction);
         }
         self.searches.took(begun.elapsed());
     }
 
-    fn open_empty(&mut self, oid: u32, transaction: &Transaction) {
+    fn open_empty(&mut self, oid: u32, since: u64, transaction: &Transaction) {
         let source = self.source(oid);
         let Some(table) = self.tables.get_mut(&oid) else {
             return;
@@ -183,7 +185,7 @@ impl Feeds {
             return;
         };
         stream.buffer = Some(buffer);
-        stream.opening = Some(transaction.commit_lsn);
+        stream.opening = Some(since);
         if let Some(feed) = self.feeds.get(&table.namespace) {
             open(table, feed, source, &self.lake, transaction.commit_lsn);
         }
@@ -292,6 +294,10 @@ fn open(table: &mut Table, feed: &Feed, source: Source, lake: &Lake, whole: u64)
         source,
         generation: table.generation,
         homes: feed.row.homes.clone(),
+        believed: match &stream.history {
+            Some(history) => Believed::Progress(history.progress),
+            None => Believed::Nothing,
+        },
         destination: feed.destination.clone(),
         target: match &stream.history {
             Some(history) => Target::Existing {

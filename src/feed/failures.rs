@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use super::feeds::{Feeds, Halt};
-use super::table::{Remedy, State, Table};
+use super::table::{Remedy, State};
 use crate::lake::{LakeError, Retry};
 
 impl Feeds {
@@ -63,7 +63,11 @@ impl Feeds {
             State::Failed(failure) => failure.remedy,
             State::Streaming(stream) if stream.joins_snapshot() => Remedy::Copy,
             // Nothing was ever written of it, and nothing can be before a person helps.
-            State::Streaming(stream) if stream.history.is_none() && retry == Retry::AfterChange => {
+            State::Streaming(stream)
+                if stream.history.is_none()
+                    && stream.writer.is_none()
+                    && retry == Retry::AfterChange =>
+            {
                 Remedy::Copy
             }
             _ if retry == Retry::AfterResync => Remedy::Copy,
@@ -128,9 +132,7 @@ impl Feeds {
             }
             match failure.remedy {
                 Remedy::Copy => {
-                    let since = failure.since.unwrap_or(self.position);
-                    let (history, pinned) = (failure.history.take(), failure.pinned);
-                    table.state = Table::queued(history, since, pinned, "it had failed");
+                    table.state = failure.queued(self.position, "it had failed");
                 }
                 Remedy::Redecode => {
                     let folders = ask.entry(table.namespace).or_default();

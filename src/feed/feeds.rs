@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use super::catalog::FeedRow;
+use super::catalog::{FeedRow, Resync};
 use super::commits::Searches;
 use super::lanes::Lanes;
 use super::table::{State, Table};
@@ -78,7 +78,7 @@ pub struct Feeds {
     /// `wal2delta.resyncs`; a change of it asks for a new snapshot of a table.
     pub resyncs_relation: u32,
     /// Its content, by the last look.
-    pub resyncs: HashMap<u32, u64>,
+    pub resyncs: HashMap<u32, Resync>,
     /// A look shall be taken before decoding goes on.
     pub look_wanted: bool,
     /// Feeds whose rows the WAL has shown to come and to go, as schema and generation. The catalog
@@ -86,6 +86,7 @@ pub struct Feeds {
     pub started: HashSet<(u32, u64)>,
     /// See `started`.
     pub stopped: HashSet<(u32, u64)>,
+    /// No look has been taken yet.
     pub first_look: bool,
     /// Decoded commits that other sessions may not see yet.
     pub unseen: VecDeque<u32>,
@@ -116,6 +117,7 @@ pub struct Feeds {
     pub leaving: Vec<Table>,
     /// Pause and logged error of tables before decoding began again.
     pub failures: HashMap<u32, (Duration, Option<String>)>,
+    /// Numbers given to commits and requests so far.
     pub tickets: u64,
     /// Probes under way, and the schema whose feed each is for.
     pub probes: HashMap<u64, u32>,
@@ -274,8 +276,9 @@ impl Feeds {
 
     /// Which life of a table's rows is written.
     pub fn generation(&self, table: u32, feed: &Feed) -> u64 {
-        let resync = self.resyncs.get(&table).copied().unwrap_or(0);
-        feed.row.generation.max(resync)
+        let resync = self.resyncs.get(&table);
+        let asked = resync.map_or(0, |resync| resync.generation);
+        feed.row.generation.max(asked)
     }
 
     /// What must hold whenever the slot is confirmed; `confirmed`: where it stands.
@@ -328,13 +331,6 @@ impl Feeds {
 
     /// Whether commits are under way.
     pub fn writes(&self) -> bool {
-        self.tables
-            .values()
-            .chain(&self.leaving)
-            .any(|table| match &table.state {
-                State::Streaming(stream) => !stream.in_flight.is_empty(),
-                State::Paused(paused) => !paused.in_flight.is_empty(),
-                _ => false,
-            })
+        self.tables.values().chain(&self.leaving).any(Table::writes)
     }
 }

@@ -139,6 +139,9 @@ impl Feeds {
     fn end_feeds(&mut self, namespaces: Vec<u32>) {
         for namespace in namespaces {
             self.forget_tables(false, |table| table.namespace == namespace);
+            // What could not be written yet has nobody who would try it again.
+            self.leaving
+                .retain(|table| table.namespace != namespace || table.writes());
             self.feeds.remove(&namespace);
         }
     }
@@ -185,11 +188,13 @@ impl Feeds {
                     .insert(oid, left(history, source, feed.row.generation));
             }
             let kept = match &table.state {
-                State::Streaming(_) | State::Paused(_) => true,
-                State::Failed(failure) => fed && failure.remedy == Remedy::Redecode,
-                State::Snapshot(_) | State::Skipped(_) => false,
+                State::Failed(failure) => {
+                    let mends = failure.retry == Retry::Backoff;
+                    fed && mends && failure.remedy == Remedy::Redecode
+                }
+                _ => table.writes(),
             };
-            if table.pin().is_some() && kept {
+            if kept {
                 self.leaving.push(table);
             }
         }
@@ -199,16 +204,15 @@ impl Feeds {
     fn begin(&mut self, row: FeedRow) {
         let namespace = row.namespace;
         // An earlier feed of the schema may still be writing its last commits.
-        while self
-            .leaving
-            .iter()
-            .any(|table| table.namespace == namespace)
-        {
+        let begun = Instant::now();
+        let mine = |table: &Table| table.namespace == namespace;
+        while self.leaving.iter().any(mine) && begun.elapsed() < SURVEY_LIMIT {
             while let Some(event) = self.lake.try_event() {
                 self.handle(event);
             }
             process::wait(Duration::from_millis(20));
         }
+        self.leaving.retain(|table| !mine(table));
         let destination = match Destination::parse(&row.destination) {
             Ok(destination) => destination,
             Err(error) => {
@@ -305,7 +309,7 @@ impl Feeds {
                 State::Failed(Failure {
                     error: UNREADABLE.into(),
                     remedy: Remedy::Copy,
-                    pinned: history.is_some(),
+                    pin: history.is_some().then_some(self.position),
                     since: history.is_some().then_some(self.position),
                     history,
                     retry: Retry::AfterChange,
@@ -387,7 +391,7 @@ fn halted(halt: &Halt) -> State {
         remedy: Remedy::Redecode,
         history: None,
         since: halt.since(),
-        pinned: halt.since().is_some(),
+        pin: halt.since(),
         retry: Retry::Backoff,
         retry_at: Instant::now(),
     };

@@ -5,6 +5,7 @@ use pgrx::prelude::*;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use super::catalog::Resync;
 use super::feeds::{Feed, Feeds};
 use super::table::{Failure, History, Phase, Remedy, Snapshot, State, Stream, Table};
 use crate::decode::{flush_position, insert_position, lsn_text};
@@ -37,12 +38,37 @@ impl Feeds {
                     remedy: Remedy::Redecode,
                     history: None,
                     since: Some(self.position),
-                    pinned: true,
+                    pin: Some(self.position),
                     retry: Retry::AfterChange,
                     retry_at: Instant::now() + Duration::from_secs(300),
                 });
             }
         };
+        let refused = history_found.refuses(&feed.row.homes).or_else(|| {
+            // More than this server has ever written: it was restored to an earlier time, say.
+            let progress = history_found.progress?;
+            (progress.lsn > flush_position()).then(|| history_found.is_ahead())
+        });
+        let generation = self.generation(table, feed);
+        // What was asked for by `resync` is a new snapshot in any case.
+        let continues = feed.row.continues && generation == feed.row.generation;
+        let goes_on = history_found
+            .progress
+            .is_some_and(|progress| progress.generation == generation || continues);
+        // A new snapshot that a person has asked for since then is taken all the same.
+        let resync = self.resyncs.get(&table).map_or(0, |resync| resync.asked_ms);
+        let asked = resync.max(feed.row.started_ms) > history_found.writer.time_ms();
+        if let Some(error) = refused.filter(|_| goes_on || !asked) {
+            return State::Failed(Failure {
+                retry: error.kind().retry(),
+                error: error.with_remedy(),
+                remedy: Remedy::Copy,
+                since: history_found.progress.map(|progress| progress.lsn),
+                history,
+                pin: None,
+                retry_at: Instant::now(),
+            });
+        }
         let copied = |why| Table::queued(history.clone(), self.position, false, why);
         if history_found.gap {
             return copied("changes were missing in its history");
@@ -54,50 +80,35 @@ impl Feeds {
             stream.rewritten_by = rewritten.then(insert_position);
             return State::Streaming(Box::new(stream));
         }
-        let generation = self.generation(table, feed);
-        // What was asked for by `resync` is a new snapshot in any case.
-        let continues = feed.row.continues && generation == feed.row.generation;
         let progress = match &history_found.progress {
-            Some(progress) if progress.generation == generation || continues => progress,
+            Some(progress) if goes_on => progress,
             _ if generation > feed.row.generation => return copied(ASKED_FOR),
             Some(_) if self.first_look => return copied("the replication slot was lost"),
             _ => return copied(""),
         };
-        let refused = history_found.refuses(&feed.row.homes).or_else(|| {
-            // More than this server has ever written: it was restored to an earlier time, say.
-            (progress.lsn > flush_position()).then(|| history_found.is_ahead())
-        });
-        match refused {
-            None => State::Streaming(Box::new(Stream::new(history, progress.lsn))),
-            Some(error) => State::Failed(Failure {
-                retry: error.kind().retry(),
-                error: error.with_remedy(),
-                remedy: Remedy::Copy,
-                history,
-                since: Some(progress.lsn),
-                pinned: false,
-                retry_at: Instant::now(),
-            }),
-        }
+        State::Streaming(Box::new(Stream::new(history, progress.lsn)))
     }
 
     /// Takes up new snapshots that were asked for.
-    pub fn apply_resyncs(&mut self, asked: HashMap<u32, u64>) {
+    pub fn apply_resyncs(&mut self, asked: HashMap<u32, Resync>) {
         self.resyncs = asked;
         let position = self.position;
         let mut due = Vec::new();
         for table in self.tables.values_mut() {
-            let asked = self.resyncs.get(&table.oid).copied().unwrap_or(0);
-            // Of a paused one, the end of the pause sees to it.
-            if asked <= table.generation || matches!(table.state, State::Paused(_)) {
+            let asked = self
+                .resyncs
+                .get(&table.oid)
+                .map_or(0, |resync| resync.generation);
+            // The end of a halt sees to it.
+            let feed = self.feeds.get(&table.namespace);
+            let halted = feed.is_none_or(|feed| feed.halt.is_some());
+            if asked <= table.generation || halted {
                 continue;
             }
             table.generation = asked;
             match &mut table.state {
                 State::Failed(failure) => {
-                    let since = failure.since.unwrap_or(position);
-                    let (history, pinned) = (failure.history.take(), failure.pinned);
-                    table.state = Table::queued(history, since, pinned, ASKED_FOR);
+                    table.state = failure.queued(position, ASKED_FOR);
                 }
                 State::Streaming(stream) if stream.history.is_none() && stream.writer.is_none() => {
                 }
@@ -183,5 +194,6 @@ pub fn history(found: &Found) -> Result<History, String> {
         folder: found.folder.clone(),
         schema,
         sort_by,
+        progress: found.progress,
     })
 }

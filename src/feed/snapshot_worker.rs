@@ -12,8 +12,8 @@ use crate::columns::{self, Change, Origin, Rows, Shape};
 use crate::decode::insert_position;
 use crate::fail_point;
 use crate::lake::{
-    Charged, DataFile, Destination, Event, HistorySchema, HistoryWriter, Lake, LakeConfig,
-    OpenTable, Source, Target,
+    Believed, Charged, DataFile, Destination, Event, HistorySchema, HistoryWriter, Lake,
+    LakeConfig, OpenTable, Source, Target,
 };
 use crate::process;
 use crate::shared::{self, LaneState};
@@ -199,7 +199,8 @@ unsafe fn copy_relation(
         (shape, rows, name.to_string_lossy().into_owned(), descriptor)
     };
     let schema = HistorySchema::new(shape.fields()).map_err(|error| error.to_string())?;
-    let (writer, folder) = open(lake, job, &name, &schema)?;
+    let mut lock = Waiters::new(job);
+    let (writer, folder) = open(lake, job, &name, &schema, &mut lock)?;
 
     // SAFETY: within the transaction; the first snapshot of it, which stays the only one.
     let snapshot = unsafe {
@@ -233,10 +234,10 @@ unsafe fn copy_relation(
     };
     shared::wake(owner);
 
+    let mut scanned = 0u64;
     let mut sort_by = job.sort_by;
     let mut count = 0u64;
-    let mut lock = Waiters::new(job);
-    let mut batch = |rows: &mut Rows| -> Result<(), End> {
+    let mut batch = |rows: &mut Rows, lock: &mut Waiters| -> Result<(), End> {
         fail_point::pass("in_snapshot");
         count += rows.len() as u64;
         let bytes = rows.bytes();
@@ -284,14 +285,18 @@ unsafe fn copy_relation(
             }
             result.map_err(|error| error.to_string())?;
             if rows.bytes() >= BATCH_BYTES {
-                batch(&mut rows)?;
+                batch(&mut rows, &mut lock)?;
+            }
+            scanned += 1;
+            if scanned.is_multiple_of(1024) {
+                lock.give_way()?;
             }
         }
         pg_sys::table_endscan(scan);
         pg_sys::ExecDropSingleTupleTableSlot(slot);
     }
     if !rows.is_empty() {
-        batch(&mut rows)?;
+        batch(&mut rows, &mut lock)?;
     }
     let data = staged(lake, &writer, &mut lock)?;
     // SAFETY: pops what was pushed above.
@@ -335,7 +340,8 @@ impl Waiters {
             client
                 .select(
                     "SELECT EXISTS (SELECT FROM pg_catalog.pg_locks l WHERE NOT l.granted \
-                     AND l.locktype = 'relation' AND l.relation = $1 AND l.database = \
+                     AND l.locktype = 'relation' AND l.mode = 'AccessExclusiveLock' \
+                     AND l.relation = $1 AND l.database = \
                      (SELECT d.oid FROM pg_catalog.pg_database d \
                       WHERE d.datname = pg_catalog.current_database()))",
                     None,
@@ -363,7 +369,8 @@ fn open(
     job: &Job,
     name: &str,
     schema: &HistorySchema,
-) -> Result<(HistoryWriter, String), String> {
+    lock: &mut Waiters,
+) -> Result<(HistoryWriter, String), End> {
     let destination = Destination::parse(&job.destination).map_err(|error| error.to_string())?;
     let writer = lake.open(OpenTable {
         table: job.table,
@@ -374,6 +381,7 @@ fn open(
         },
         generation: job.generation,
         homes: job.homes.clone(),
+        believed: Believed::Nothing,
         destination,
         target: match &job.folder {
             Some(folder) => Target::StageOnly {
@@ -393,10 +401,11 @@ fn open(
         while let Some(event) = lake.try_event() {
             match event {
                 Event::Opened { folder, .. } => return Ok((writer, folder)),
-                Event::Failed { error, .. } => return Err(error.with_remedy()),
+                Event::Failed { error, .. } => return Err(End::Failed(error.with_remedy())),
                 _ => {}
             }
         }
+        lock.give_way()?;
         process::wait(Duration::from_millis(50));
     }
 }

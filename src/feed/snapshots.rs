@@ -17,8 +17,8 @@ use super::visibility::Visibility;
 use crate::columns;
 use crate::fail_point;
 use crate::lake::{
-    Charged, HistorySchema, HistoryWriter, Lake, OpenTable, Replace, Retry, RowsCommit, Source,
-    Target,
+    Believed, Charged, HistorySchema, HistoryWriter, Lake, OpenTable, Replace, Retry, RowsCommit,
+    Source, Target,
 };
 use crate::shared::LaneState;
 
@@ -111,6 +111,9 @@ impl Feeds {
         let Some(feed) = self.feeds.get(&table.namespace) else {
             return;
         };
+        if feed.halt.is_some() {
+            return;
+        }
         let history = snapshot.history.as_ref();
         let job = Job {
             table: oid,
@@ -360,6 +363,7 @@ impl Feeds {
             folder: start.folder.clone(),
             schema: start.schema.clone(),
             sort_by,
+            progress: None,
         };
         let mut stream = Stream::new(Some(history), position);
         stream.writer = Some(writer);
@@ -430,6 +434,7 @@ fn open(
         source,
         generation,
         homes: feed.row.homes.clone(),
+        believed: Believed::Nothing,
         destination: feed.destination.clone(),
         target: Target::Existing {
             folder: folder.to_owned(),

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use super::buffer::{Buffer, Held};
 use super::visibility::Visibility;
-use crate::lake::{HistorySchema, HistoryWriter, Retry};
+use crate::lake::{HistorySchema, HistoryWriter, Progress, Retry};
 
 /// First and longest pause before something that failed is tried again.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
@@ -115,6 +115,8 @@ pub struct History {
     pub schema: HistorySchema,
     /// Last `_sort_by` in it; `i64::MIN` if it has no rows of this feed.
     pub sort_by: i64,
+    /// How far it had come when it was found.
+    pub progress: Option<Progress>,
 }
 
 /// A table whose rows are copied.
@@ -283,8 +285,8 @@ pub struct Failure {
     pub history: Option<History>,
     /// Everything before this LSN is in Delta, or `None` if nothing is.
     pub since: Option<u64>,
-    /// The slot must not move past `since`.
-    pub pinned: bool,
+    /// The slot must not move past this.
+    pub pin: Option<u64>,
     /// What has to come before another try; `flush` waits for what mends itself alone.
     pub retry: Retry,
     /// When to try again.
@@ -295,6 +297,12 @@ impl Failure {
     /// Whether it is to be tried again by now.
     pub fn due(&self, now: Instant) -> bool {
         self.retry != Retry::AfterResync && self.retry_at <= now
+    }
+
+    /// The state in which it is copied again.
+    pub fn queued(&mut self, position: u64, why: &'static str) -> State {
+        let since = self.pin.or(self.since).unwrap_or(position);
+        Table::queued(self.history.take(), since, self.pin.is_some(), why)
     }
 }
 
@@ -354,6 +362,7 @@ impl Table {
                     folder: folder.clone(),
                     schema,
                     sort_by: stream.sort_by,
+                    progress: None,
                 });
             }
             State::Snapshot(snapshot) => {
@@ -362,6 +371,7 @@ impl Table {
                         folder: folder.clone(),
                         schema,
                         sort_by,
+                        progress: None,
                     });
                 }
             }
@@ -384,6 +394,15 @@ impl Table {
         }
     }
 
+    /// Whether commits of it are under way.
+    pub fn writes(&self) -> bool {
+        match &self.state {
+            State::Streaming(stream) => !stream.in_flight.is_empty(),
+            State::Paused(paused) => !paused.in_flight.is_empty(),
+            _ => false,
+        }
+    }
+
     /// The LSN that the slot must not pass because of this table.
     pub fn pin(&self) -> Option<u64> {
         match &self.state {
@@ -392,7 +411,7 @@ impl Table {
                 first.into_iter().chain(stream.opening).min()
             }
             State::Snapshot(snapshot) => snapshot.pinned.then_some(snapshot.since),
-            State::Failed(failure) => failure.since.filter(|_| failure.pinned),
+            State::Failed(failure) => failure.pin,
             State::Paused(paused) => {
                 let first = paused.in_flight.front().map(|commit| commit.first);
                 first.into_iter().chain(paused.pinned).min()
@@ -436,26 +455,30 @@ impl Table {
     /// again later.
     pub fn fail(&mut self, error: String, remedy: Remedy, retry: Retry, position: u64) {
         let pin = self.pin();
-        let (history, since, pinned) = match &mut self.state {
+        let (history, since, pin) = match &mut self.state {
             State::Streaming(stream) => {
                 if let Some(writer) = &stream.writer {
                     writer.discard();
                 }
-                // 0: a first copy was being committed, so nothing is in Delta.
+                let known = stream.history.is_some() || stream.writer.is_some();
                 let since = Some(pin.unwrap_or(position)).filter(|lsn| *lsn > 0);
-                let pinned = remedy == Remedy::Redecode || stream.history.is_some();
-                (stream.history.take(), since, pinned)
+                // 0: a first copy was being committed. Should it be in Delta although it failed, it
+                // is gone on with from where it was joined.
+                let pin = since.unwrap_or(stream.settled);
+                let pinned = remedy == Remedy::Redecode || known;
+                (stream.history.take(), since, pinned.then_some(pin))
             }
             State::Snapshot(snapshot) => {
                 let history = snapshot.history.take();
                 let since = history.as_ref().map(|_| snapshot.since);
-                (history, since, snapshot.pinned)
+                (history, since, pin)
             }
-            State::Failed(failure) => (failure.history.take(), failure.since, failure.pinned),
-            State::Skipped(_) | State::Paused(_) => (None, None, false),
+            State::Failed(failure) => (failure.history.take(), failure.since, failure.pin),
+            State::Paused(paused) => (paused.history.take(), pin, pin),
+            State::Skipped(_) => (None, None, None),
         };
         // A new snapshot will not need the WAL of today.
-        let pinned = pinned && retry != Retry::AfterResync;
+        let pin = pin.filter(|_| retry != Retry::AfterResync);
         self.pause = match retry {
             Retry::Backoff => (self.pause * 2).clamp(PAUSES.0, PAUSES.1),
             Retry::AfterChange | Retry::AfterResync => PAUSES.1,
@@ -466,7 +489,7 @@ impl Table {
             remedy,
             history,
             since,
-            pinned,
+            pin,
             retry,
             retry_at,
         });

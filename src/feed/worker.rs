@@ -180,8 +180,11 @@ fn run(database: u32) {
     let usable = Slot::exists(database)
         .then(|| Slot::acquire(database))
         .and_then(Slot::usable);
-    if usable.as_ref().is_some_and(Slot::came_by_promotion) {
+    let mut first = first;
+    if let Some(slot) = usable.as_ref().filter(|slot| slot.came_by_promotion()) {
         catalog::adopt_home(system, database, &home);
+        slot.own();
+        first = catalog::look(system, database, &[]);
     }
     let failover = first.is_some_and(|look| look.wants_failover(&home));
     let slot = usable.map(|slot| slot.set_failover(database, failover));

@@ -243,8 +243,8 @@ async fn the_last_writer_is_found_below_what_changes_nothing() {
     commit(&name, 4, append(false)).await.unwrap();
     foreign(&store, 5, COMPACTION).await;
     let ours = Writer::last(&name, 5).await.unwrap();
-    let home = HOME.to_owned();
-    assert_eq!(ours, Writer::Home { version: 4, home });
+    assert!(matches!(&ours, Writer::Home { version: 4, home, .. } if home == HOME));
+    assert!(ours.time_ms() > 0);
     assert_eq!(ours.refuses("t", &["x".to_owned(), HOME.to_owned()]), None);
     let error = ours.refuses("t", &["c-d".to_owned()]).unwrap();
     assert_eq!(error.kind(), ErrorKind::Conflict);
@@ -252,6 +252,6 @@ async fn the_last_writer_is_found_below_what_changes_nothing() {
 
     foreign(&store, 6, r#"{"metaData":{"id":"x"}}"#).await;
     let stranger = Writer::last(&name, 6).await.unwrap();
-    assert_eq!(stranger, Writer::Stranger { version: 6 });
+    assert!(matches!(stranger, Writer::Stranger { version: 6, .. }));
     assert!(stranger.refuses("t", &[HOME.to_owned()]).is_some());
 }

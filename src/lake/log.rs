@@ -194,6 +194,8 @@ pub(crate) struct Landed {
     pub commit_id: Option<Uuid>,
     /// `commitInfo.wal2deltaHome`
     pub home: Option<String>,
+    /// `commitInfo.timestamp`
+    pub time_ms: Option<i64>,
     /// Rows, metadata or protocol change, or something happens that this version does not know.
     pub changes_table: bool,
     /// Files are exchanged without a change of rows, as compaction does.
@@ -221,6 +223,7 @@ struct InfoAction {
     commit_id: Option<Uuid>,
     #[serde(rename = "wal2deltaHome")]
     home: Option<String>,
+    timestamp: Option<i64>,
 }
 
 /// Reads a commit file. Lines that are not JSON make it unreadable: a torn file is an error.
@@ -233,6 +236,7 @@ pub(crate) fn read_landed(lines: &[u8]) -> Result<Landed, serde_json::Error> {
             match name.as_str() {
                 "commitInfo" => {
                     let info = InfoAction::deserialize(value)?;
+                    landed.time_ms = info.timestamp;
                     (landed.commit_id, landed.home) = (info.commit_id, info.home);
                 }
                 "txn" => landed.app_ids.push(TxnAction::deserialize(value)?.app_id),

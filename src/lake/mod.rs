@@ -40,5 +40,5 @@ pub use runtime::{Lake, LakeConfig};
 pub use schema::{Field, HistorySchema, SYSTEM_COLUMNS, SchemaError};
 pub use source::{Progress, Source};
 pub use types::DeltaType;
-pub use writer::{HistoryWriter, OpenTable, Replace, RowsCommit, Target};
+pub use writer::{Believed, HistoryWriter, OpenTable, Replace, RowsCommit, Target};
 pub use writers::Writer;

@@ -21,7 +21,7 @@ use crate::lake::runtime::Shared;
 use crate::lake::schema::HistorySchema;
 use crate::lake::source::{GAP_PROPERTY, GENERATION_PROPERTY, Progress};
 use crate::lake::store::TableStore;
-use crate::lake::writer::{Message, OpenTable, Replace, RowsCommit, Target};
+use crate::lake::writer::{Believed, Message, OpenTable, Replace, RowsCommit, Target};
 
 /// How often a replacement is built anew because others have moved files.
 const MAX_REBUILDS: usize = 10;
@@ -33,7 +33,8 @@ struct Open {
     schema: HistorySchema,
     held: Held,
     checkpoints: Checkpoints,
-    /// Somebody else has changed the table; only a replacement makes it ours again.
+    /// Somebody else has changed the table, or a late commit of ours: rows cannot be added before it
+    /// is replaced or opened anew.
     taken: Option<LakeError>,
 }
 
@@ -119,7 +120,17 @@ impl TableTask {
             version: table.version,
             progress: table.progress,
         };
+        let moved = match self.spec.believed {
+            Believed::Progress(progress) => progress != table.progress,
+            Believed::Nothing => false,
+        };
         let taken = table.writer.refuses(store.name(), &self.spec.homes);
+        let taken = taken.or(moved.then(|| {
+            LakeError::transient(format!(
+                "an earlier commit got into history table \"{}\" late",
+                store.name()
+            ))
+        }));
         self.open = Some(Open {
             taken,
             held: Held::new(Arc::clone(&self.shared), store.clone()),
@@ -371,6 +382,11 @@ impl TableTask {
     }
 
     fn committed(&mut self, version: u64, commit: RowsCommit) {
+        self.spec.believed = Believed::Progress(Some(Progress {
+            generation: self.spec.generation,
+            lsn: commit.lsn,
+            sort_by: commit.sort_by,
+        }));
         if let Some(open) = &mut self.open {
             open.table.version = version;
             open.table.progress = Some(Progress {

@@ -8,7 +8,7 @@ use crate::lake::budget::Charged;
 use crate::lake::destination::Destination;
 use crate::lake::event::DataFile;
 use crate::lake::schema::HistorySchema;
-use crate::lake::source::Source;
+use crate::lake::source::{Progress, Source};
 
 /// Which table to open.
 #[derive(Debug, Clone)]
@@ -21,12 +21,24 @@ pub struct OpenTable {
     pub generation: u64,
     /// Identities of the data directories that may have written to the table.
     pub homes: Vec<String>,
+    /// How far the table has come, as its user believes.
+    pub believed: Believed,
     /// Where the history tables are.
     pub destination: Destination,
     /// Which folder, and what for.
     pub target: Target,
     /// The schema of a new table. For an existing one it only counts at the next `replace`.
     pub schema: HistorySchema,
+}
+
+/// How far a table has come, as the one believes who writes to it. A commit whose answer was lost can
+/// land between the survey that found it and the opening: then rows must not be added to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Believed {
+    /// It does not matter: the table is made, or replaced.
+    Nothing,
+    /// As a survey found it.
+    Progress(Option<Progress>),
 }
 
 /// Which folder to open, and what for.

@@ -2,6 +2,7 @@
 
 use crate::lake::commit::read_commit;
 use crate::lake::error::LakeError;
+use crate::lake::log::now_ms;
 use crate::lake::store::TableStore;
 
 /// Who committed what changed a table last.
@@ -13,11 +14,15 @@ pub enum Writer {
         version: u64,
         /// Identity of the data directory it works in.
         home: String,
+        /// Time of the commit, in milliseconds since 1970.
+        time_ms: i64,
     },
     /// Something else.
     Stranger {
         /// Version of the commit.
         version: u64,
+        /// Time of the commit, in milliseconds since 1970; as good as now if it does not say.
+        time_ms: i64,
     },
     /// The log does not go back that far.
     Unknown,
@@ -32,11 +37,15 @@ impl Writer {
                 return Ok(Writer::Unknown);
             };
             if landed.commit_id.is_some() {
-                let home = landed.home.unwrap_or_default();
-                return Ok(Writer::Home { version, home });
+                return Ok(Writer::Home {
+                    version,
+                    home: landed.home.unwrap_or_default(),
+                    time_ms: landed.time_ms.unwrap_or_default(),
+                });
             }
             if landed.changes_table {
-                return Ok(Writer::Stranger { version });
+                let time_ms = landed.time_ms.unwrap_or_else(now_ms);
+                return Ok(Writer::Stranger { version, time_ms });
             }
         }
         Ok(Writer::Unknown)
@@ -46,11 +55,19 @@ impl Writer {
     /// the table `name`; `None`: it may.
     pub(crate) fn refuses(&self, name: &str, homes: &[String]) -> Option<LakeError> {
         match self {
-            Writer::Home { version, home } => {
+            Writer::Home { version, home, .. } => {
                 (!homes.contains(home)).then(|| Writer::copy(name, *version))
             }
-            Writer::Stranger { version } => Some(Writer::stranger(name, *version)),
+            Writer::Stranger { version, .. } => Some(Writer::stranger(name, *version)),
             Writer::Unknown => None,
+        }
+    }
+
+    /// When that was, in milliseconds since 1970; 0 if it is not known.
+    pub fn time_ms(&self) -> i64 {
+        match self {
+            Writer::Home { time_ms, .. } | Writer::Stranger { time_ms, .. } => *time_ms,
+            Writer::Unknown => 0,
         }
     }
 

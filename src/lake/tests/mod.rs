@@ -103,6 +103,7 @@ impl Fixture {
             source: source(table),
             generation: 1,
             homes: vec![HOME.to_owned()],
+            believed: Believed::Nothing,
             destination: self.destination(),
             target,
             schema: schema.clone(),
