@@ -260,6 +260,7 @@ def check_the_copy_keeps_out(copy, original):
     """The copy was written to, with values from 100 on, and would like to feed."""
     wait_for_words(copy, OF_ANOTHER_WRITER)
     insert(copy, 101)
+    copy.sql("SELECT wal2delta.resync('busy')")
     copy.cluster.restart()
     copy.reconnect()
     wait_for_words(copy, OF_ANOTHER_WRITER)

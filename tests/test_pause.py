@@ -136,6 +136,23 @@ def test_a_paused_feed_can_be_stopped(feed):
     feed.wait_for_status("t", "PAUSED")
     feed.stop()
     wait_for(lambda: feed.view("t") is None, 30, "the table to leave the view")
+    # Nothing of it holds up the next feed of the schema.
+    feed.start()
+    feed.sql("INSERT INTO t VALUES (2)")
+    feed.flush()
+    assert [row.values for row in feed.rows("t")] == [(1,), (2,)]
+
+
+def test_a_feed_stopped_right_after_a_table_was_created(feed):
+    """Its history is just being made."""
+    feed.start()
+    feed.flush()
+    with feed.conn.transaction():
+        feed.table("t (id int)")
+    feed.stop()
+    feed.start()
+    feed.sql("INSERT INTO t VALUES (1)")
+    assert [values for _, values in feed.events("t")] == [(1,)]
 
 
 def resync(feed, table):

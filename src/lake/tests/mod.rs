@@ -98,12 +98,22 @@ impl Fixture {
     }
 
     fn open(&self, table: u32, target: Target, schema: &HistorySchema) -> HistoryWriter {
+        self.open_believing(table, target, schema, Believed::Nothing)
+    }
+
+    fn open_believing(
+        &self,
+        table: u32,
+        target: Target,
+        schema: &HistorySchema,
+        believed: Believed,
+    ) -> HistoryWriter {
         self.lake.open(OpenTable {
             table,
             source: source(table),
             generation: 1,
             homes: vec![HOME.to_owned()],
-            believed: Believed::Nothing,
+            believed,
             destination: self.destination(),
             target,
             schema: schema.clone(),

@@ -175,6 +175,42 @@ fn a_foreign_commit_stops_the_table_until_it_is_replaced() {
 }
 
 #[test]
+fn rows_are_not_added_to_a_table_that_has_come_further_than_believed() {
+    let lake = Fixture::new();
+    let (writer, folder) = lake.create(1, &ids());
+    lake.write(&writer, rows(&ids(), 100, 3));
+    lake.commit(&writer, 110);
+    let lake = lake.restart();
+    let found = lake.survey().remove(0).progress;
+    let target = Target::Existing { folder };
+
+    let writer = lake.open(1, target.clone(), &ids());
+    assert!(matches!(lake.event(), Event::Opened { version: 1, .. }));
+    // It lands after the survey, whose answer the next one still believes.
+    lake.write(&writer, rows(&ids(), 120, 3));
+    assert_eq!(lake.commit(&writer, 130), (Some(2), 3));
+    let believing = Believed::Progress(found);
+    let late = lake.open_believing(1, target.clone(), &ids(), believing);
+    assert!(matches!(lake.event(), Event::Opened { version: 2, .. }));
+    lake.write(&late, rows(&ids(), 120, 6));
+    late.commit(
+        1,
+        RowsCommit {
+            lsn: 140,
+            sort_by: 140,
+        },
+    );
+    assert_eq!(lake.failed().kind(), ErrorKind::Transient);
+
+    // A new survey tells, and what it says is gone on with.
+    let found = lake.survey().remove(0).progress;
+    let writer = lake.open_believing(1, target, &ids(), Believed::Progress(found));
+    assert!(matches!(lake.event(), Event::Opened { version: 2, .. }));
+    lake.write(&writer, rows(&ids(), 140, 3));
+    assert_eq!(lake.commit(&writer, 150), (Some(3), 3));
+}
+
+#[test]
 fn staged_files_of_another_writer_are_committed_by_a_replacement() {
     let lake = Fixture::new();
     let wanted = schema(&[("id", DeltaType::Integer), ("a b", DeltaType::String)]);
