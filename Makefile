@@ -52,7 +52,7 @@ torture: ## random load and random faults for SECONDS (default 600); SEED=… re
 	run scripts/install --faults "$$pg_config"
 	export WAL2DELTA_PG_CONFIG=$$pg_config
 	python=$$(scripts/venv venv tests/requirements.txt)
-	run "$$python" -m pytest -s tests/test_torture.py --torture-seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED)) $(PYTEST_ARGS)
+	run "$$python" -m pytest -s -o faulthandler_timeout=0 tests/test_torture.py --torture-seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED)) $(PYTEST_ARGS)
 
 .PHONY: build
 build: ## the release build, for PG_CONFIG or the PostgreSQL 17 that demo and tests use
