@@ -5,7 +5,8 @@
 //! [`columns`] turns tuples into Arrow columns, [`feed`] decides which tables take part and when
 //! to flush, [`lake`] writes Parquet files and Delta commits. [`launcher`] starts the background
 //! workers ([`process`] is what they do alike), [`api`] holds the SQL functions, [`shared`] what the
-//! processes tell each other, and [`database_commands`] has workers leave a database for DDL of it. At each step of the way a test build can fail ([`fail_point`]).
+//! processes tell each other, and [`database_commands`] has workers leave a database for DDL of it.
+//! At each step of the way a test build can fail ([`fail_point`]).
 
 pub mod api;
 pub mod columns;

@@ -1,4 +1,5 @@
-//! What a look at the catalog changes: feeds that start, pause and stop, tables that come, change and go.
+//! What a look at the catalog changes: feeds that start, pause and stop, tables that come, change
+//! and go.
 
 use pgrx::prelude::*;
 use std::collections::{HashMap, HashSet, VecDeque};

@@ -3,8 +3,8 @@
 //! ```text
 //!             ┌────────────► Skipped ◄───────┐
 //!   new ──────┼─► Snapshot ──► Streaming ────┤
-//!             └──────▲───────────┬───────────┘
-//!                    └─ Failed ◄─┘   (from every state)
+//!             └────▲─▲───────────┬───────────┘
+//!          Skipped ┘ └─ Failed ◄─┘   (from every state)
 //!
 //!   Paused, from every state, until decoding begins again.
 //! ```
