@@ -31,7 +31,7 @@ impl Feeds {
         self.feeds_relation = look.feeds_relation;
         self.resyncs_relation = look.resyncs_relation;
         self.look_wanted = false;
-        self.looked_at = self.position;
+        let looked_before = std::mem::replace(&mut self.looked_at, self.position);
         // However long nothing else is committed, the slot moves on.
         self.created_since = None;
         self.stop_missing(&look);
@@ -53,6 +53,11 @@ impl Feeds {
             self.apply_table(table, look.until);
         }
         self.copy_altered();
+        if self.tables.values().any(|table| table.altered_at.is_some()) {
+            // Whether one has to be copied is known once decoding is where the look was: until then
+            // this was no look that `flush` could go by.
+            self.looked_at = looked_before;
+        }
     }
 
     /// Takes over what was changed of a feed that goes on.

@@ -427,8 +427,13 @@ impl Table {
             // One that waits for FULL identity is shown as skipped and not waited for.
             State::Snapshot(snapshot) => match snapshot.phase {
                 Phase::Queued if self.shown.skipped.is_some() => None,
-                _ => Some(if snapshot.pinned { snapshot.since } else { 0 }),
+                // What made the copy necessary can lie right before where decoding stood then.
+                _ if snapshot.pinned => Some(snapshot.since.saturating_sub(1)),
+                _ => Some(0),
             },
+            State::Streaming(stream) if stream.joins_snapshot() => {
+                self.pin().map(|lsn| lsn.saturating_sub(1))
+            }
             State::Failed(failure) if failure.retry != Retry::Backoff => None,
             State::Failed(failure) => Some(failure.since.unwrap_or(0)),
             State::Paused(_) => None,
