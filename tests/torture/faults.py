@@ -9,8 +9,9 @@ from harness.fail_points import POINTS
 
 from . import processes
 
-# Longest time in which a server must stop while it writes (rule 8), on a busy machine.
-STOP_LIMIT = 20
+# Longest time in which a server must stop, on a busy machine and in the midst of crash recovery, too. What rule 8
+# promises of a server that is well is tested in test_database_first.py.
+STOP_LIMIT = 60
 
 
 @dataclass(frozen=True)
