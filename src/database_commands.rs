@@ -186,9 +186,7 @@ fn withhold(database: u32) {
     loop {
         let running = workers(database);
         for pid in running.iter().filter(|pid| !told.contains(*pid)) {
-            // SAFETY: a signal to a worker of ours, whose handler is `die`. Should the process have
-            // ended since, its id is not in use again this soon.
-            unsafe { libc::kill(*pid, libc::SIGTERM) };
+            process::terminate(*pid);
         }
         told.extend(running);
         told.retain(|pid| process::runs(*pid));

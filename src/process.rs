@@ -1,6 +1,7 @@
 //! What the background workers of the extension do alike: registering, signals, waiting.
 
 use pgrx::pg_sys;
+use pgrx::prelude::*;
 use std::ffi::CStr;
 use std::time::Duration;
 
@@ -173,6 +174,13 @@ pub fn runs(pid: i32) -> bool {
     unsafe { !pg_sys::BackendPidGetProc(pid).is_null() }
 }
 
+/// Asks a worker of ours, whose handler of SIGTERM is `die`, to end. Should the process have ended
+/// since its id was read, the id is not in use again this soon.
+pub fn terminate(pid: i32) {
+    // SAFETY: a signal; no memory is touched.
+    unsafe { libc::kill(pid, libc::SIGTERM) };
+}
+
 /// This process' id.
 pub fn my_pid() -> i32 {
     // SAFETY: set at process start, never written again.
@@ -216,9 +224,12 @@ pub fn waker() -> Box<dyn Fn() + Send + Sync> {
 ///
 /// Inode numbers alone would not do: fresh file systems give them out in the same order.
 ///
-/// # Errors
-/// If the operating system does not tell.
-pub fn home() -> std::io::Result<String> {
+/// Raises an error if the operating system does not tell.
+pub fn home() -> String {
+    read_home().unwrap_or_else(|error| error!("could not look at the data directory: {error}"))
+}
+
+fn read_home() -> std::io::Result<String> {
     use std::os::unix::fs::MetadataExt;
     // Every server process works in the data directory. PG_VERSION is never written again.
     let file = std::fs::metadata("PG_VERSION")?;

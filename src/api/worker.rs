@@ -145,7 +145,6 @@ unsafe extern "C-unwind" fn end_of_transaction(
     let worker = entry.worker_pid;
     drop(state);
     if needless && worker != 0 {
-        // SAFETY: a signal to a worker of ours, whose handler is `die`.
-        unsafe { libc::kill(worker, libc::SIGTERM) };
+        process::terminate(worker);
     }
 }

@@ -98,7 +98,7 @@ impl Feeds {
             // SAFETY: reads the clock.
             table.shown.last_write = unsafe { pgrx::pg_sys::GetCurrentTimestamp() };
         }
-        self.leaving.retain(|table| table.pin().is_some());
+        self.leaving.retain(|table| table.unfinished(true));
         self.look_after_the_last();
     }
 

@@ -35,18 +35,14 @@ impl Feeds {
             return;
         }
 
-        if let Some(State::Paused(paused)) = self.tables.get_mut(&oid).map(|table| &mut table.state)
-        {
-            // What they would have brought is decoded again when the pause ends.
-            paused.pinned = [
-                paused.pinned,
-                paused.in_flight.front().map(|commit| commit.first),
-            ]
-            .into_iter()
-            .flatten()
-            .min();
-            paused.in_flight.clear();
-            return;
+        if let Some(table) = self.tables.get_mut(&oid) {
+            let pin = table.pin();
+            if let State::Paused(paused) = &mut table.state {
+                // What they would have brought is decoded again when the pause ends.
+                paused.pinned = pin;
+                paused.in_flight.clear();
+                return;
+            }
         }
         self.fail(oid, error.with_remedy(), error.kind().retry());
     }

@@ -147,7 +147,7 @@ impl Feeds {
             self.forget_tables(false, |table| table.namespace == namespace);
             // What could not be written yet has nobody who would try it again.
             self.leaving
-                .retain(|table| table.namespace != namespace || table.writes());
+                .retain(|table| table.namespace != namespace || table.unfinished(false));
             self.feeds.remove(&namespace);
         }
     }
@@ -193,14 +193,7 @@ impl Feeds {
                 feed.found
                     .insert(oid, left(history, source, feed.row.generation));
             }
-            let kept = match &table.state {
-                State::Failed(failure) => {
-                    let mends = failure.retry == Retry::Backoff;
-                    fed && mends && failure.remedy == Remedy::Redecode
-                }
-                _ => table.writes(),
-            };
-            if kept {
+            if table.unfinished(fed) {
                 self.leaving.push(table);
             }
         }

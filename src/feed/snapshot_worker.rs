@@ -59,8 +59,7 @@ pub extern "C-unwind" fn wal2delta_snapshot_main(argument: pg_sys::Datum) {
     adopt_settings();
     let lake = Lake::start(
         LakeConfig {
-            home: process::home()
-                .unwrap_or_else(|error| error!("could not look at the data directory: {error}")),
+            home: process::home(),
             max_memory: MEMORY,
             target_file_bytes: FILE_BYTES,
             checkpoint_interval: 10,

@@ -394,6 +394,18 @@ impl Table {
         }
     }
 
+    /// Whether it has to be kept although it has left its feed: commits of it are under way, or, if the
+    /// feed goes on (`fed`), what could not be written is tried again.
+    pub fn unfinished(&self, fed: bool) -> bool {
+        match &self.state {
+            State::Failed(failure) => {
+                let mends = failure.retry == Retry::Backoff;
+                fed && mends && failure.remedy == Remedy::Redecode
+            }
+            _ => self.writes(),
+        }
+    }
+
     /// Whether commits of it are under way.
     pub fn writes(&self) -> bool {
         match &self.state {

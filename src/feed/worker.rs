@@ -159,8 +159,7 @@ fn run(database: u32) {
     buffer::watch_invalidations();
     // SAFETY: reads the control file's copy in shared memory.
     let system = unsafe { pg_sys::GetSystemIdentifier() };
-    let home = process::home()
-        .unwrap_or_else(|error| error!("could not look at the data directory: {error}"));
+    let home = process::home();
     let starts = Starts::before_look(database);
     let first = catalog::look(system, database, &[]);
     let has_feeds = first.as_ref().is_some_and(|look| !look.feeds.is_empty());
