@@ -43,10 +43,12 @@ WHERE f.database_oid = (SELECT d.oid FROM pg_database d WHERE d.datname = curren
   AND f.system_identifier = (SELECT c.system_identifier FROM pg_control_system() c);
 
 -- Tables of which a new snapshot was asked for; it is taken if the history is of an earlier life.
+-- Also those that must not go on before one is asked for: refused says why, since asked_at.
 CREATE TABLE wal2delta.resyncs (
     table_oid oid PRIMARY KEY,
     generation bigint NOT NULL,
-    asked_at timestamptz NOT NULL
+    asked_at timestamptz NOT NULL,
+    refused text
 );
 
 -- Schemas whose new tables are given REPLICA IDENTITY FULL.

@@ -84,6 +84,7 @@ def txns(sort_by, lsn):
     return [
         {"txn": {"appId": "wal2delta/1/2/3/1", "version": lsn}},
         {"txn": {"appId": "wal2delta/1/2/3/1/sort_by", "version": sort_by}},
+        {"txn": {"appId": "wal2delta/1/2/3/1/crc", "version": 1}},
     ]
 
 
@@ -180,10 +181,10 @@ def test_a_changed_table_id_is_found(history):
 @pytest.mark.parametrize(
     "actions, told",
     [
-        ([], "with 0 txn actions"),
-        (txns(400, 410)[:1], "with 1 txn actions"),
-        (txns(399, 410), "no txn action says its last _sort_by 400"),
-        (txns(400, 300), "lies before its last _pg_lsn 400"),
+        ([], "does not say its LSN"),
+        (txns(400, 410)[:1], "does not say its LSN"),
+        (txns(399, 410), "says another last _sort_by than 400"),
+        (txns(400, 300), "says an LSN before its last _pg_lsn 400"),
     ],
 )
 def test_missing_progress_is_found(history, actions, told):

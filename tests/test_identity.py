@@ -475,6 +475,80 @@ def test_a_backup_is_restored_after_its_original_was_lost(own_shop, copies):
         assert restored.rows(table)[0].sort_by > last[table]
 
 
+# --- the server goes back in time, where it is
+
+
+@contextmanager
+def rolled_back(feed, copies):
+    """What happens inside has never happened for the server, though it has for the histories:
+    its volume goes back to a snapshot. The data directory keeps its identity."""
+    cluster = feed.cluster
+    cluster.stop("fast")
+    snapshot = copies.of_stopped(cluster)
+    cluster.start()
+    feed.reconnect()
+    yield
+    cluster.stop("fast")
+    copies.roll_back(cluster, snapshot)
+    cluster.start()
+    feed.reconnect()
+
+
+HAS_NOT_MADE = "has changes that this server has not made"
+
+
+def check_refused_until_resync(feed):
+    for table in TABLES:
+        wait_for(lambda table=table: feed.status(table) == "FAILED", 20, f"{table} to be refused")
+    assert len(re.findall(HAS_NOT_MADE, words(feed))) == 2
+    insert(feed, 5)
+    feed.sql("CREATE TABLE public.later AS SELECT generate_series(1, 10000)")
+    feed.flush()
+    # The slot is past it by now: what was refused once stays so.
+    have_a_new_worker(feed)
+    feed.cluster.restart()
+    feed.reconnect()
+    wait_for(lambda: len(re.findall(HAS_NOT_MADE, words(feed))) == 2, 20, "both tables to stay refused")
+    for table in TABLES:
+        assert 5 not in values(feed, table) and not DeltaLog(feed.path(table)).replacements()
+        feed.sql("SELECT wal2delta.resync(%s::regclass)", [table])
+    check_copied_anew(feed)
+    have_a_new_worker(feed)
+    insert(feed, 6)
+    check_copied_anew(feed)
+
+
+def test_a_server_that_is_rolled_back_and_behind_its_histories(own_shop, copies):
+    with rolled_back(own_shop, copies):
+        own_shop.sql("INSERT INTO busy SELECT 3 FROM generate_series(1, 10000)")
+        insert(own_shop, 3)
+        own_shop.flush()
+    check_refused_until_resync(own_shop)
+
+
+def test_a_server_that_is_rolled_back_and_has_gone_on(own_shop, copies):
+    """By LSN its histories could be its own: but another WAL record ends there."""
+    with rolled_back(own_shop, copies):
+        insert(own_shop, 3)
+        own_shop.flush()
+        own_shop.cluster.configure(shared_preload_libraries="")
+    insert(own_shop, 4)
+    own_shop.sql("CREATE TABLE public.meanwhile AS SELECT generate_series(1, 10000)")
+    own_shop.cluster.configure(shared_preload_libraries="wal2delta")
+    own_shop.cluster.restart()
+    own_shop.reconnect()
+    check_refused_until_resync(own_shop)
+
+
+def test_a_server_that_is_rolled_back_to_after_its_last_change(own_shop, copies):
+    """Its histories have nothing that it has not: they go on."""
+    with rolled_back(own_shop, copies):
+        own_shop.sql("CREATE TABLE public.meanwhile AS SELECT generate_series(1, 10000)")
+        own_shop.flush()
+    insert(own_shop, 3)
+    check_unharmed(own_shop)
+
+
 # --- copies of the database
 
 

@@ -118,7 +118,7 @@ fn resync(source_table: pg_sys::Oid) {
         "INSERT INTO wal2delta.resyncs (table_oid, generation, asked_at) \
          VALUES ($1, $2, pg_catalog.clock_timestamp()) \
          ON CONFLICT (table_oid) DO UPDATE \
-         SET generation = excluded.generation, asked_at = excluded.asked_at",
+         SET generation = excluded.generation, asked_at = excluded.asked_at, refused = NULL",
         &[source_table.into(), (insert_position() as i64).into()],
     );
 }

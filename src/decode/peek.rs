@@ -20,6 +20,8 @@ struct Peek {
 }
 
 impl Sink for Peek {
+    fn record(&mut self, _: u64, _: u32) {}
+
     fn change(&mut self, _: &Transaction, _: &Relation, _: Change) {}
 
     fn truncate(&mut self, _: &Transaction, _: &[Relation]) {}

@@ -15,6 +15,8 @@ pub struct Transaction {
     pub commit_lsn: u64,
     /// End of its commit record.
     pub end_lsn: u64,
+    /// Checksum of its commit record.
+    pub crc: u32,
     /// Commit time in microseconds since 2000-01-01 UTC.
     pub timestamp: i64,
     /// It changed the catalog.
@@ -166,6 +168,8 @@ pub unsafe fn fixed_attributes<const N: usize>(
 /// It is called inside a transaction with a historic snapshot: catalog look-ups see the time of
 /// the change; no SQL, no writes.
 pub trait Sink {
+    /// A WAL record is about to be decoded; it ends at `end_lsn` and has the checksum `crc`.
+    fn record(&mut self, end_lsn: u64, crc: u32);
     /// A row of the transaction was changed.
     fn change(&mut self, transaction: &Transaction, relation: &Relation, change: Change);
     /// Relations were truncated.
@@ -244,12 +248,17 @@ unsafe extern "C-unwind" fn begin(
 /// The transaction of a callback.
 ///
 /// # Safety
-/// `transaction` must be the top-level transaction that a callback got.
-unsafe fn describe(transaction: *mut pg_sys::ReorderBufferTXN) -> Transaction {
+/// `ctx` and `transaction` must be the context and the top-level transaction that a callback got.
+unsafe fn describe(
+    ctx: *mut pg_sys::LogicalDecodingContext,
+    transaction: *mut pg_sys::ReorderBufferTXN,
+) -> Transaction {
     // SAFETY: the caller's promise; without streaming and two-phase callbacks every callback
-    // comes at commit, so that the union holds the commit time (reorderbuffer.c).
+    // comes at commit, so that the union holds the commit time (reorderbuffer.c), and the reader
+    // stands at the commit record.
     unsafe {
         Transaction {
+            crc: (*(*(*ctx).reader).record).header.xl_crc,
             xid: (*transaction).xid.into_inner(),
             commit_lsn: (*transaction).final_lsn,
             end_lsn: (*transaction).end_lsn,
@@ -297,7 +306,7 @@ unsafe extern "C-unwind" fn change(
             // Speculative insertions reach a plugin as inserts; there are no others.
             _ => return,
         };
-        sink(ctx).change(&describe(transaction), &Relation(relation), change);
+        sink(ctx).change(&describe(ctx, transaction), &Relation(relation), change);
     }
 }
 
@@ -315,7 +324,7 @@ unsafe extern "C-unwind" fn truncate(
             .iter()
             .map(|relation| Relation(*relation))
             .collect();
-        sink(ctx).truncate(&describe(transaction), &relations);
+        sink(ctx).truncate(&describe(ctx, transaction), &relations);
     }
 }
 
@@ -326,5 +335,5 @@ unsafe extern "C-unwind" fn commit(
     _commit_lsn: pg_sys::XLogRecPtr,
 ) {
     // SAFETY: as in `change`.
-    unsafe { sink(ctx).commit(&describe(transaction)) };
+    unsafe { sink(ctx).commit(&describe(ctx, transaction)) };
 }

@@ -161,6 +161,7 @@ impl Decoder {
                 pg_sys::XLogBeginRead(reader, (*reader).ReadRecPtr);
                 return false;
             }
+            sink.record((*reader).EndRecPtr, (*record).xl_crc);
             let pointer: SinkPointer = &raw mut sink;
             (*self.ctx).output_plugin_private = pointer.cast();
             raw::process_record(self.ctx, reader);

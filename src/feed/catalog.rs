@@ -11,6 +11,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use super::options::Options;
+use super::own_wal::Refusal;
 use crate::decode::insert_position;
 use crate::process;
 
@@ -60,13 +61,15 @@ pub struct CatalogTable {
     pub columns: String,
 }
 
-/// A new snapshot of a table that was asked for.
-#[derive(Clone, Copy, Debug)]
+/// A new snapshot of a table that was asked for, or has to be.
+#[derive(Clone, Debug)]
 pub struct Resync {
     /// Life of the table's rows that it begins.
     pub generation: u64,
-    /// When it was asked for, in milliseconds since 1970.
+    /// When it was asked for, or refused, in milliseconds since 1970.
     pub asked_ms: i64,
+    /// Why the table must not be gone on with until one is asked for.
+    pub refused: Option<String>,
 }
 
 /// What a look found.
@@ -155,7 +158,8 @@ fn read(system: u64, database: u32, fed: &[u32]) -> SpiResult<Option<Look>> {
         };
         let rows = client.select(
             "SELECT r.table_oid, r.generation, \
-                    (extract(epoch FROM r.asked_at) * 1000)::bigint FROM wal2delta.resyncs r",
+                    (extract(epoch FROM r.asked_at) * 1000)::bigint, r.refused \
+             FROM wal2delta.resyncs r",
             None,
             &[],
         )?;
@@ -170,6 +174,7 @@ fn read(system: u64, database: u32, fed: &[u32]) -> SpiResult<Option<Look>> {
                 let resync = Resync {
                     generation,
                     asked_ms,
+                    refused: row.get::<String>(4)?,
                 };
                 resyncs.insert(table.to_u32(), resync);
             }
@@ -306,6 +311,27 @@ pub fn begin_new_generation(system: u64, database: u32, home: &str) {
         database,
         home,
     );
+}
+
+/// Records why tables must not be gone on with until a person asks for new snapshots.
+pub fn record_refusals(refusals: &[Refusal]) {
+    let result: SpiResult<()> = with_catalog(|| {
+        Spi::connect_mut(|client| {
+            refusals.iter().try_for_each(|refusal| {
+                let arguments = [
+                    pg_sys::Oid::from(refusal.table).into(),
+                    refusal.error.as_str().into(),
+                ];
+                let insert = "INSERT INTO wal2delta.resyncs \
+                         (table_oid, generation, asked_at, refused) \
+                     VALUES ($1, 0, pg_catalog.clock_timestamp(), $2) \
+                     ON CONFLICT (table_oid) DO UPDATE \
+                     SET asked_at = excluded.asked_at, refused = excluded.refused";
+                client.update(insert, None, &arguments).map(|_| ())
+            })
+        })
+    });
+    result.unwrap_or_else(|error| error!("could not record refused tables: {error}"));
 }
 
 /// Lets the feeds live in this data directory from now on: it has the slot that a standby keeps for

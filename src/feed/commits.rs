@@ -221,6 +221,7 @@ impl Feeds {
                 keep_existing: true,
                 commit: RowsCommit {
                     lsn: transaction.commit_lsn,
+                    crc: None,
                     sort_by: stream.sort_by,
                 },
             },
@@ -247,6 +248,7 @@ impl Feeds {
                 ticket,
                 RowsCommit {
                     lsn: pending.last_end,
+                    crc: Some(pending.last_crc),
                     sort_by: stream.sort_by,
                 },
             );

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use super::catalog::{FeedRow, Resync};
 use super::commits::Searches;
 use super::lanes::Lanes;
+use super::own_wal::Refusal;
 use super::table::{State, Table};
 use crate::lake::{Destination, Found, Lake, Source};
 use crate::settings;
@@ -59,6 +60,16 @@ pub const COPIED: &str = "this server is a copy of the one that the feed was sta
     which may still be writing to these history tables. \
     If it does not run any more, stop the feed and start it with option {\"snapshot\": true}.";
 
+/// Where decoding begins.
+pub struct StandingPoint {
+    /// Everything before this LSN is decoded, or was never asked for.
+    pub position: u64,
+    /// The WAL is read from here on.
+    pub reads_from: u64,
+    /// The tables that were there.
+    pub existing: HashSet<u32>,
+}
+
 /// The feeds of one database.
 pub struct Feeds {
     /// Cluster.
@@ -95,6 +106,12 @@ pub struct Feeds {
     pub not_whole: HashSet<u32>,
     /// Everything before this LSN is decoded.
     pub position: u64,
+    /// End and checksum of the last WAL record that was read; at first where reading begins.
+    pub last_record: (u64, u32),
+    /// A history must be looked at when a record that ends here, or later, is read.
+    pub next_check: u64,
+    /// Tables that were refused, to be recorded.
+    pub refused: Vec<Refusal>,
     /// Tables that had their first row in the current transaction.
     pub fresh: Vec<u32>,
     /// First commit since the last search for new tables that may have created one.
@@ -124,14 +141,13 @@ pub struct Feeds {
 }
 
 impl Feeds {
-    /// No feeds yet; decoding stands at `position`, where the tables `existing` were there.
+    /// No feeds yet; decoding stands where `start` says.
     pub fn new(
         system: u64,
         database: u32,
         home: String,
         lake: Lake,
-        position: u64,
-        existing: HashSet<u32>,
+        start: StandingPoint,
     ) -> Feeds {
         Feeds {
             system,
@@ -148,8 +164,11 @@ impl Feeds {
             stopped: HashSet::new(),
             first_look: true,
             unseen: VecDeque::new(),
-            not_whole: existing,
-            position,
+            not_whole: start.existing,
+            position: start.position,
+            last_record: (start.reads_from, 0),
+            next_check: u64::MAX,
+            refused: Vec::new(),
             looked_at: 0,
             building: 0,
             unreadable: HashSet::new(),
@@ -166,8 +185,8 @@ impl Feeds {
         }
     }
 
-    /// The same feeds, all to be taken up again from `position`. Pauses after failures go on.
-    pub fn again(mut self, position: u64, existing: HashSet<u32>) -> Feeds {
+    /// The same feeds, all to be taken up again from `start`. Pauses after failures go on.
+    pub fn again(mut self, start: StandingPoint) -> Feeds {
         self.lanes.cancel_all();
         let failures: HashMap<u32, (Duration, Option<String>)> = self
             .tables
@@ -175,14 +194,8 @@ impl Feeds {
             .map(|table| (table.oid, (table.pause, table.logged)))
             .collect();
         let lake = self.lake;
-        let mut again = Feeds::new(
-            self.system,
-            self.database,
-            self.home,
-            lake,
-            position,
-            existing,
-        );
+        let mut again = Feeds::new(self.system, self.database, self.home, lake, start);
+        again.refused = self.refused;
         again.tickets = self.tickets;
         again.failures = failures;
         again
@@ -255,6 +268,7 @@ impl Feeds {
         tables
             .chain(self.halts().filter_map(Halt::since))
             .chain(self.created_since)
+            .chain(self.refused.iter().map(|refusal| refusal.pin))
             .fold(self.position, u64::min)
     }
 

@@ -317,13 +317,16 @@ impl Feeds {
             }
             (false, None, None) => self.resume(found.oid, found.rewritten, feed),
         };
+        if matches!(&state, State::Failed(failure) if failure.retry == Retry::AfterResync) {
+            self.note_refusal(found.oid, found.namespace);
+        }
         let mut table = Table::new(found.oid, found.namespace, found.name, generation, state);
         table.shown.skipped = skipped;
         table.shown.columns = found.columns;
         if let Some((pause, logged)) = self.failures.remove(&found.oid) {
             (table.pause, table.logged) = (pause, logged);
         }
-        self.tables.insert(found.oid, table);
+        self.insert(table);
     }
 
     /// A table that the worker knows, seen again.
@@ -375,6 +378,7 @@ fn left(history: History, source: Source, generation: u64) -> Found {
         progress: Some(Progress {
             generation,
             lsn: 0,
+            crc: None,
             sort_by: history.sort_by,
         }),
         gap: true,

@@ -11,6 +11,7 @@ mod job;
 mod lanes;
 mod looks;
 mod options;
+mod own_wal;
 mod process_changes;
 mod publish;
 mod resume;

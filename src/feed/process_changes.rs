@@ -42,6 +42,13 @@ enum Outcome {
 }
 
 impl Sink for Feeds {
+    fn record(&mut self, end_lsn: u64, crc: u32) {
+        if self.next_check <= end_lsn {
+            self.check_histories(end_lsn, crc);
+        }
+        self.last_record = (end_lsn, crc);
+    }
+
     fn change(&mut self, transaction: &Transaction, relation: &Relation, change: Change) {
         let oid = relation.oid();
         if oid == self.feeds_relation {
@@ -203,8 +210,13 @@ impl Feeds {
             return false;
         }
         let generation = self.generation(oid, feed);
-        let table = Table::new(oid, relation.namespace(), name, generation, state);
-        self.tables.insert(oid, table);
+        self.insert(Table::new(
+            oid,
+            relation.namespace(),
+            name,
+            generation,
+            state,
+        ));
         true
     }
 
@@ -345,9 +357,11 @@ impl Stream {
         let pending = self.pending.get_or_insert(Pending {
             first: transaction.commit_lsn,
             last_end: transaction.end_lsn,
+            last_crc: transaction.crc,
             came: Instant::now(),
         });
         pending.last_end = transaction.end_lsn;
+        pending.last_crc = transaction.crc;
         if buffer.is_full() {
             Outcome::Full
         } else {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::catalog::Resync;
 use super::feeds::{Feed, Feeds};
 use super::table::{Failure, History, Phase, Remedy, Snapshot, State, Stream, Table};
-use crate::decode::{flush_position, insert_position, lsn_text};
+use crate::decode::{insert_position, lsn_text};
 use crate::lake::{Found, Retry};
 
 /// Why a table is copied after `resync`.
@@ -44,28 +44,20 @@ impl Feeds {
                 });
             }
         };
-        let refused = history_found.refuses(&feed.row.homes).or_else(|| {
-            // More than this server has ever written: it was restored to an earlier time, say.
-            let progress = history_found.progress?;
-            (progress.lsn > flush_position()).then(|| history_found.is_ahead())
-        });
         let generation = self.generation(table, feed);
         // What was asked for by `resync` is a new snapshot in any case.
         let continues = feed.row.continues && generation == feed.row.generation;
         let goes_on = history_found
             .progress
             .is_some_and(|progress| progress.generation == generation || continues);
-        // A new snapshot that a person has asked for since then is taken all the same.
-        let resync = self.resyncs.get(&table).map_or(0, |resync| resync.asked_ms);
-        let asked = resync.max(feed.row.started_ms) > history_found.writer.time_ms();
-        if let Some(error) = refused.filter(|_| goes_on || !asked) {
+        if let Some((error, retry)) = self.refused_by(table, feed, history_found, goes_on) {
             return State::Failed(Failure {
-                retry: error.kind().retry(),
-                error: error.with_remedy(),
+                error,
                 remedy: Remedy::Copy,
                 since: history_found.progress.map(|progress| progress.lsn),
                 history,
                 pin: None,
+                retry,
                 retry_at: Instant::now(),
             });
         }
@@ -86,7 +78,11 @@ impl Feeds {
             Some(_) if self.first_look => return copied("the replication slot was lost"),
             _ => return copied(""),
         };
-        State::Streaming(Box::new(Stream::new(history, progress.lsn)))
+        let mut stream = Stream::new(history, progress.lsn);
+        // Where the record was read already, or will not be, there is nothing to look at.
+        let comes = progress.lsn > self.last_record.0;
+        stream.unchecked = progress.crc.filter(|_| comes);
+        State::Streaming(Box::new(stream))
     }
 
     /// Takes up new snapshots that were asked for.

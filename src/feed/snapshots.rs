@@ -288,6 +288,8 @@ impl Feeds {
     /// been decoded.
     fn join(&mut self, oid: u32, lane: usize) -> Result<(), String> {
         let position = self.position;
+        let (last_end, last_crc) = self.last_record;
+        let crc = (last_end == position).then_some(last_crc);
         let database = self.database;
         let ticket = self.ticket();
         let building = self.tables.get(&oid).map_or(0, Table::building);
@@ -355,6 +357,7 @@ impl Feeds {
                 keep_existing: history.is_none(),
                 commit: RowsCommit {
                     lsn: position,
+                    crc,
                     sort_by,
                 },
             },

@@ -187,6 +187,8 @@ pub struct Stream {
     pub history: Option<History>,
     /// Transactions that end at or before this LSN are in it.
     pub settled: u64,
+    /// A record with this checksum must end at `settled`; `None`: it has, or that cannot be known.
+    pub unchecked: Option<u32>,
     /// Last `_sort_by` given out.
     pub sort_by: i64,
     /// The history table's columns, once it is there or about to be.
@@ -218,6 +220,8 @@ pub struct Pending {
     pub first: u64,
     /// End of the last transaction in it.
     pub last_end: u64,
+    /// Checksum of the record that ends there.
+    pub last_crc: u32,
     /// When the first change came.
     pub came: Instant,
 }
@@ -242,6 +246,7 @@ impl Stream {
             schema: history.as_ref().map(|history| history.schema.clone()),
             history,
             settled,
+            unchecked: None,
             buffer: None,
             writer: None,
             pending: None,

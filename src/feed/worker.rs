@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::buffer;
 use super::catalog::{self, Look};
-use super::feeds::Feeds;
+use super::feeds::{Feeds, StandingPoint};
 use super::process_changes::read_when_failed;
 use super::publish::Published;
 use crate::columns;
@@ -203,7 +203,7 @@ fn run(database: u32) {
         note(false);
         slot
     });
-    let (decoder, existing) = standing_point(Decoder::new(slot));
+    let (decoder, start) = standing_point(Decoder::new(slot));
     let lake = Lake::start(
         LakeConfig {
             home: home.clone(),
@@ -215,7 +215,7 @@ fn run(database: u32) {
         process::waker(),
     )
     .unwrap_or_else(|error| error!("could not start the writer threads: {error}"));
-    let mut feeds = Feeds::new(system, database, home, lake, decoder.position(), existing);
+    let mut feeds = Feeds::new(system, database, home, lake, start);
     let launcher = {
         let mut state = shared::lock();
         if let Some(entry) = state.database(database) {
@@ -251,8 +251,18 @@ fn run(database: u32) {
     }
 }
 
-/// The decoder, and the tables that were there where it stands.
-fn standing_point(decoder: Decoder) -> (Decoder, HashSet<u32>) {
+/// The decoder, and where it stands.
+fn standing_point(decoder: Decoder) -> (Decoder, StandingPoint) {
+    let (decoder, existing) = existing_where_it_stands(decoder);
+    let start = StandingPoint {
+        position: decoder.position(),
+        reads_from: decoder.slot().restart(),
+        existing,
+    };
+    (decoder, start)
+}
+
+fn existing_where_it_stands(decoder: Decoder) -> (Decoder, HashSet<u32>) {
     let (decoder, existing) = existing_tables(decoder, 0);
     if let Some(existing) = existing {
         return (decoder, existing);
@@ -326,8 +336,8 @@ impl Worker {
         log!("wal2delta: decoding again from the slot");
         let slot = self.decoder.into_slot();
         let slot = slot.set_failover(self.feeds.database, self.feeds.wants_failover());
-        let (decoder, existing) = standing_point(Decoder::new(slot));
-        let feeds = self.feeds.again(decoder.position(), existing);
+        let (decoder, start) = standing_point(Decoder::new(slot));
+        let feeds = self.feeds.again(start);
         Worker {
             decoder,
             feeds,
@@ -407,6 +417,7 @@ impl Worker {
         if !(due || asked || self.feeds.look_wanted) || !self.feeds.all_visible() {
             return None;
         }
+        self.feeds.record_refusals();
         let starts = Starts::before_look(self.feeds.database);
         let look = catalog::look(
             self.feeds.system,

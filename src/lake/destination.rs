@@ -182,15 +182,8 @@ impl Destination {
         let path = self.folder.join(folder);
         let name = path.display().to_string();
         if make {
-            if make {
-                create_folders(&path.join("_delta_log"))
-                    .map_err(|error| LakeError::io(&format!("create folder \"{name}\""), &error))?;
-            } else if !path.join("_delta_log").is_dir() {
-                return Err(LakeError::config(
-                    format!("history table \"{name}\" does not exist any more"),
-                    "Bring it back (is its volume mounted?), or stop the feed and start it again.",
-                ));
-            }
+            create_folders(&path.join("_delta_log"))
+                .map_err(|error| LakeError::io(&format!("create folder \"{name}\""), &error))?;
         } else if !path.join("_delta_log").is_dir() {
             return Err(LakeError::config(
                 format!("history table \"{name}\" does not exist any more"),

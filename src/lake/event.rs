@@ -29,15 +29,6 @@ pub struct Found {
 }
 
 impl Found {
-    /// It has changes from after the end of this server's write-ahead log.
-    pub fn is_ahead(&self) -> LakeError {
-        LakeError::conflict(format!(
-            "history table \"{}\" has changes that this server has not made yet: \
-             another server writes to it, or this one was restored to an earlier time",
-            self.folder
-        ))
-    }
-
     /// Why a server that has lived in these data directories must not go on with the table.
     pub fn refuses(&self, homes: &[String]) -> Option<LakeError> {
         self.writer.refuses(&self.folder, homes)

@@ -184,11 +184,13 @@ fn progress(
         return Ok(None);
     };
     let sort_by = snapshot.get_app_id_version(&source.sort_app_id(generation), engine)?;
-    // Both are in the same commits, and LSNs are never negative.
+    let crc = snapshot.get_app_id_version(&source.crc_app_id(generation), engine)?;
+    // All are in the same commits, and LSNs are never negative.
     let lsn_unsigned = lsn.max(0).unsigned_abs();
     Ok(Some(Progress {
         generation,
         lsn: lsn_unsigned,
+        crc: crc.and_then(|crc| u32::try_from(crc).ok()),
         sort_by: sort_by.unwrap_or(lsn),
     }))
 }

@@ -40,6 +40,11 @@ impl Source {
         format!("wal2delta/{self}/{generation}")
     }
 
+    /// The application id whose `txn` version is [`Progress::crc`]; negative: not known.
+    pub fn crc_app_id(&self, generation: u64) -> String {
+        format!("wal2delta/{self}/{generation}/crc")
+    }
+
     /// The application id whose `txn` version is the last `_sort_by` in the table.
     pub fn sort_app_id(&self, generation: u64) -> String {
         format!("wal2delta/{self}/{generation}/sort_by")
@@ -71,6 +76,9 @@ pub struct Progress {
     pub generation: u64,
     /// End LSN of the last transaction in the table.
     pub lsn: u64,
+    /// Checksum of the WAL record that ends there, if it is known: a server whose WAL has another
+    /// record there, or none, is not the one that wrote the table.
+    pub crc: Option<u32>,
     /// The last `_sort_by` in the table.
     pub sort_by: i64,
 }

@@ -382,18 +382,16 @@ impl TableTask {
     }
 
     fn committed(&mut self, version: u64, commit: RowsCommit) {
-        self.spec.believed = Believed::Progress(Some(Progress {
+        let progress = Some(Progress {
             generation: self.spec.generation,
             lsn: commit.lsn,
+            crc: commit.crc,
             sort_by: commit.sort_by,
-        }));
+        });
+        self.spec.believed = Believed::Progress(progress);
         if let Some(open) = &mut self.open {
             open.table.version = version;
-            open.table.progress = Some(Progress {
-                generation: self.spec.generation,
-                lsn: commit.lsn,
-                sort_by: commit.sort_by,
-            });
+            open.table.progress = progress;
             open.checkpoints.after_commit(version);
         }
     }
@@ -422,7 +420,7 @@ fn check_layout(files: &[DataFile], schema: &HistorySchema) -> Result<(), LakeEr
     Ok(())
 }
 
-/// The two application transactions of a commit: LSN and `_sort_by`.
+/// The application transactions of a commit: LSN, checksum of the record there, `_sort_by`.
 fn txns(spec: &OpenTable, commit: RowsCommit) -> Result<Vec<Action>, LakeError> {
     let lsn = i64::try_from(commit.lsn)
         .map_err(|_| LakeError::internal(format!("LSN {:X} is out of range", commit.lsn)))?;
@@ -435,6 +433,10 @@ fn txns(spec: &OpenTable, commit: RowsCommit) -> Result<Vec<Action>, LakeError> 
     };
     Ok(vec![
         txn(spec.source.app_id(spec.generation), lsn),
+        txn(
+            spec.source.crc_app_id(spec.generation),
+            commit.crc.map_or(-1, i64::from),
+        ),
         txn(spec.source.sort_app_id(spec.generation), commit.sort_by),
     ])
 }

@@ -68,6 +68,8 @@ pub enum Target {
 pub struct RowsCommit {
     /// End LSN of the last transaction.
     pub lsn: u64,
+    /// Checksum of the WAL record that ends there, if it is known.
+    pub crc: Option<u32>,
     /// The last `_sort_by` given.
     pub sort_by: i64,
 }

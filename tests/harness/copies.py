@@ -56,6 +56,19 @@ class Copies:
         copy.configure()
         return copy
 
+    def roll_back(self, cluster, snapshot):
+        """Puts the content of a copy into the stopped original's own folder. The folder and the
+        file with the version stay, as they do when a volume goes back to a snapshot."""
+        assert cluster.server is None
+        keep = "PG_VERSION"
+        for path in cluster.data.iterdir():
+            if path.name != keep:
+                _run(["rm", "-rf", path])
+        for path in snapshot.data.iterdir():
+            if path.name != keep:
+                _run(["cp", "-a", path, cluster.data])
+        cluster.configure()
+
     def _beside(self, original):
         number = len(self._made) + 1
         copy = Cluster(self.clusters.root / f"{original.folder.name}-copy{number}", original.settings)

@@ -143,19 +143,19 @@ def _transaction_problems(log, since):
 
 
 def _progress_problems(actions, version, rows):
-    """Each commit of rows says how far it goes: the end LSN and the last
-    `_sort_by`, as two `txn` actions."""
+    """Each commit of rows says how far it goes, as three `txn` actions: the end
+    LSN, the last `_sort_by`, and the checksum of the WAL record at that LSN."""
     said = {
-        action["txn"]["appId"]: action["txn"]["version"]
+        action["txn"]["appId"].split("/", 4)[-1].partition("/")[2]: action["txn"]["version"]
         for action in actions
         if action.get("txn", {}).get("appId", "").startswith(APP_ID)
     }
     last_lsn = max(lsn for _, lsn, _ in rows)
     last_sort_by = max(sort_by for _, _, sort_by in rows)
-    if len(said) != 2:
-        return [f"version {version} brings rows with {len(said)} txn actions instead of 2: {said}"]
-    if last_sort_by not in said.values():
-        return [f"version {version}: no txn action says its last _sort_by {last_sort_by}: {said}"]
-    if min(said.values()) < last_lsn:
-        return [f"version {version}: a txn action lies before its last _pg_lsn {last_lsn}: {said}"]
+    if set(said) != {"", "sort_by", "crc"}:
+        return [f"version {version} does not say its LSN, last _sort_by and checksum: {said}"]
+    if said["sort_by"] != last_sort_by:
+        return [f"version {version} says another last _sort_by than {last_sort_by}: {said}"]
+    if said[""] < last_lsn:
+        return [f"version {version} says an LSN before its last _pg_lsn {last_lsn}: {said}"]
     return []

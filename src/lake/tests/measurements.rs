@@ -100,10 +100,7 @@ fn edge_values(lake: &Fixture) -> String {
         &writer,
         RecordBatch::try_new(schema.arrow(), columns).unwrap(),
     );
-    let commit = RowsCommit {
-        lsn: 210,
-        sort_by: 210,
-    };
+    let commit = up_to(210);
     writer.replace(
         1,
         Replace {

@@ -21,6 +21,24 @@ use crate::lake::*;
 const SYSTEM: u64 = 7_300_000_000_000_000_001;
 const DATABASE: u32 = 5;
 
+/// All rows up to `lsn` are in a commit; the last `_sort_by` is the same number.
+fn up_to(lsn: u64) -> RowsCommit {
+    let Progress {
+        lsn, crc, sort_by, ..
+    } = progress(1, lsn);
+    RowsCommit { lsn, crc, sort_by }
+}
+
+/// What a table says of itself after the commit [`up_to`] an LSN.
+fn progress(generation: u64, lsn: u64) -> Progress {
+    Progress {
+        generation,
+        lsn,
+        crc: Some(u32::MAX - lsn as u32),
+        sort_by: lsn as i64,
+    }
+}
+
 /// The data directory that the tests pretend to work in.
 const HOME: &str = "a-b";
 
@@ -146,13 +164,7 @@ impl Fixture {
     }
 
     fn commit(&self, writer: &HistoryWriter, lsn: u64) -> (Option<u64>, u64) {
-        writer.commit(
-            lsn,
-            RowsCommit {
-                lsn,
-                sort_by: i64::try_from(lsn).unwrap(),
-            },
-        );
+        writer.commit(lsn, up_to(lsn));
         self.committed()
     }
 

@@ -55,14 +55,7 @@ fn rows_are_committed_with_both_transactions_and_found_again() {
         (folder.as_str(), &source(42), 2)
     );
     assert_eq!(found[0].schema.as_ref().unwrap(), &ids());
-    assert_eq!(
-        found[0].progress,
-        Some(Progress {
-            generation: 1,
-            lsn: 220,
-            sort_by: 220
-        })
-    );
+    assert_eq!(found[0].progress, Some(progress(1, 220)));
 
     // Nothing that the table has can be committed again.
     let writer = lake.open(42, Target::Existing { folder }, &ids());
@@ -75,13 +68,7 @@ fn rows_are_committed_with_both_transactions_and_found_again() {
         }
     ));
     lake.write(&writer, rows(&ids(), 210, 2));
-    writer.commit(
-        1,
-        RowsCommit {
-            lsn: 220,
-            sort_by: 220,
-        },
-    );
+    writer.commit(1, up_to(220));
     assert_eq!(lake.failed().kind(), ErrorKind::Internal);
 }
 
@@ -111,25 +98,13 @@ fn a_foreign_commit_stops_the_table_until_it_is_replaced() {
     )
     .unwrap();
     lake.write(&writer, rows(&ids(), 100, 3));
-    writer.commit(
-        1,
-        RowsCommit {
-            lsn: 110,
-            sort_by: 110,
-        },
-    );
+    writer.commit(1, up_to(110));
     let error = lake.failed();
     assert_eq!(error.kind(), ErrorKind::Conflict);
     assert!(error.to_string().contains("another writer"), "{error}");
     // Ignored until the failure is cleared.
     lake.write(&writer, rows(&ids(), 100, 3));
-    writer.commit(
-        2,
-        RowsCommit {
-            lsn: 120,
-            sort_by: 120,
-        },
-    );
+    writer.commit(2, up_to(120));
     writer.discard();
     assert!(matches!(
         lake.event(),
@@ -142,10 +117,7 @@ fn a_foreign_commit_stops_the_table_until_it_is_replaced() {
     assert_eq!(lake.lake.budget().used(), 0);
     // Opened anew, the table is still the other writer's.
     lake.write(&writer, rows(&ids(), 100, 3));
-    let commit = RowsCommit {
-        lsn: 130,
-        sort_by: 130,
-    };
+    let commit = up_to(130);
     writer.commit(3, commit);
     assert_eq!(lake.failed().kind(), ErrorKind::Conflict);
 
@@ -193,13 +165,7 @@ fn rows_are_not_added_to_a_table_that_has_come_further_than_believed() {
     let late = lake.open_believing(1, target.clone(), &ids(), believing);
     assert!(matches!(lake.event(), Event::Opened { version: 2, .. }));
     lake.write(&late, rows(&ids(), 120, 6));
-    late.commit(
-        1,
-        RowsCommit {
-            lsn: 140,
-            sort_by: 140,
-        },
-    );
+    late.commit(1, up_to(140));
     assert_eq!(lake.failed().kind(), ErrorKind::Transient);
 
     // A new survey tells, and what it says is gone on with.
@@ -242,14 +208,11 @@ fn staged_files_of_another_writer_are_committed_by_a_replacement() {
     let files: Vec<DataFile> =
         serde_json::from_str(&serde_json::to_string(&files).unwrap()).unwrap();
     lake.write(&stager, rows(&wanted, 200, 50));
-    stager.commit(1, RowsCommit { lsn: 1, sort_by: 1 });
+    stager.commit(1, up_to(1));
     assert_eq!(lake.failed().kind(), ErrorKind::Internal);
 
     lake.write(&writer, rows(&wanted, 300, 2));
-    let commit = RowsCommit {
-        lsn: 310,
-        sort_by: 310,
-    };
+    let commit = up_to(310);
     writer.replace(
         5,
         Replace {
@@ -288,13 +251,7 @@ fn rows_of_another_schema_are_not_committed() {
     let lake = Fixture::new();
     let (writer, _) = lake.create(1, &ids());
     lake.write(&writer, rows(&schema(&[("id", DeltaType::Short)]), 100, 3));
-    writer.commit(
-        1,
-        RowsCommit {
-            lsn: 110,
-            sort_by: 110,
-        },
-    );
+    writer.commit(1, up_to(110));
     assert_eq!(lake.failed().kind(), ErrorKind::Internal);
 }
 
@@ -345,20 +302,10 @@ fn a_checkpoint_replaces_the_commits_before_it() {
     let lake = lake.restart();
     let found = lake.survey().remove(0);
     assert_eq!((found.version, found.schema.unwrap()), (25, ids()));
-    assert_eq!(
-        found.progress,
-        Some(Progress {
-            generation: 1,
-            lsn: 255,
-            sort_by: 255
-        })
-    );
+    assert_eq!(found.progress, Some(progress(1, 255)));
     let writer = lake.open(1, Target::Existing { folder }, &ids());
     assert!(matches!(lake.event(), Event::Opened { version: 25, .. }));
-    let commit = RowsCommit {
-        lsn: 300,
-        sort_by: 300,
-    };
+    let commit = up_to(300);
     writer.replace(
         1,
         Replace {

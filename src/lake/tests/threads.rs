@@ -22,13 +22,7 @@ fn many_tables_share_the_threads_without_blocking_each_other() {
         for writer in &writers {
             lake.write(writer, rows(&ids(), i64::from(round) * 100, 10));
             let lsn = u64::from(round) * 100 + 50;
-            writer.commit(
-                u64::from(round),
-                RowsCommit {
-                    lsn,
-                    sort_by: i64::from(round) * 100 + 50,
-                },
-            );
+            writer.commit(u64::from(round), up_to(lsn));
         }
     }
     let mut opened = HashSet::new();
