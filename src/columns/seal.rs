@@ -108,6 +108,7 @@ mod tests {
             name: "n".to_owned(),
             data_type,
             nullable: true,
+            number: None,
         };
         HistorySchema::new(vec![field]).unwrap()
     }

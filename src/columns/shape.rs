@@ -59,9 +59,10 @@ impl SourceColumn {
         self.kind
     }
 
-    /// The column in the history table.
-    pub fn field(&self) -> Field {
+    /// The column in the history table; `at`: its place in the descriptor.
+    fn field(&self, at: usize) -> Field {
         Field {
+            number: u32::try_from(at + 1).ok(),
             name: self.name.clone(),
             data_type: self.kind.delta_type(),
             // A domain's own NOT NULL does not count: outer joins and the like get past it.
@@ -131,7 +132,9 @@ impl Shape {
     /// The history table's source columns: live ones in attribute order, stored generated ones
     /// among them.
     pub fn fields(&self) -> Vec<Field> {
-        self.columns().map(|(_, column)| column.field()).collect()
+        self.columns()
+            .map(|(at, column)| column.field(at))
+            .collect()
     }
 
     /// Attributes of the descriptor, dropped ones included.

@@ -157,8 +157,8 @@ impl Buffer {
     }
 }
 
-/// Whether rows of a shape can be written to a table with this schema: the same columns, where the
-/// table may allow NULL in more of them.
+/// Whether rows of a shape can be written to a table with this schema: the same columns, not just
+/// ones of the same names, where the table may allow NULL in more of them.
 pub fn compatible(table: &HistorySchema, rows: &HistorySchema) -> bool {
     table.source().len() == rows.source().len()
         && table
@@ -166,9 +166,11 @@ pub fn compatible(table: &HistorySchema, rows: &HistorySchema) -> bool {
             .iter()
             .zip(rows.source())
             .all(|(table, rows)| {
+                let numbers = table.number.zip(rows.number);
                 table.name == rows.name
                     && table.data_type == rows.data_type
                     && (table.nullable || !rows.nullable)
+                    && numbers.is_none_or(|(table, rows)| table == rows)
             })
 }
 
@@ -184,6 +186,7 @@ mod tests {
                 name: (*name).into(),
                 data_type: *data_type,
                 nullable: *nullable,
+                number: None,
             })
             .collect();
         HistorySchema::new(fields).unwrap()
@@ -196,6 +199,22 @@ mod tests {
         assert!(compatible(&loose, &strict));
         assert!(compatible(&strict, &strict));
         assert!(!compatible(&strict, &loose));
+    }
+
+    #[test]
+    fn another_column_of_the_same_name() {
+        let numbered = |number| {
+            HistorySchema::new(vec![Field {
+                name: "a".into(),
+                data_type: DeltaType::Long,
+                nullable: true,
+                number,
+            }])
+            .unwrap()
+        };
+        assert!(compatible(&numbered(Some(1)), &numbered(Some(1))));
+        assert!(compatible(&numbered(None), &numbered(Some(1))));
+        assert!(!compatible(&numbered(Some(1)), &numbered(Some(2))));
     }
 
     #[test]

@@ -12,7 +12,9 @@ use std::time::Duration;
 
 use super::options::Options;
 use super::own_wal::Refusal;
+use crate::columns::Shape;
 use crate::decode::insert_position;
+use crate::lake::Field;
 use crate::process;
 
 /// Numbers of the columns of `wal2delta.feeds` that tell one life of a feed from another: schema
@@ -281,6 +283,30 @@ fn catalog_table(row: &SpiHeapTupleData) -> SpiResult<CatalogTable> {
         rewritten: row.get::<bool>(7)?.unwrap_or_default(),
         columns: row.get::<String>(8)?.unwrap_or_default(),
     })
+}
+
+/// The columns that tables have now. Those that are locked for an alteration, or gone, are left
+/// out: the worker waits for no session.
+pub fn columns(tables: &[u32]) -> Vec<(u32, Vec<Field>)> {
+    let lock = pg_sys::AccessShareLock as pg_sys::LOCKMODE;
+    let read = |table: u32| {
+        let oid = pg_sys::Oid::from(table);
+        // SAFETY: in a transaction, which gives the lock back; the descriptor is read while the
+        // relation is open.
+        unsafe {
+            if !pg_sys::ConditionalLockRelationOid(oid, lock) {
+                return None;
+            }
+            let relation = pg_sys::try_relation_open(oid, pg_sys::NoLock as pg_sys::LOCKMODE);
+            if relation.is_null() {
+                return None;
+            }
+            let fields = Shape::from_tupdesc((*relation).rd_att).fields();
+            pg_sys::relation_close(relation, pg_sys::NoLock as pg_sys::LOCKMODE);
+            Some((table, fields))
+        }
+    };
+    with_catalog(|| tables.iter().copied().filter_map(read).collect())
 }
 
 /// OIDs of all ordinary tables of the database.

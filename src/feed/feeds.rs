@@ -104,6 +104,8 @@ pub struct Feeds {
     /// Tables that may have rows which are not in the WAL that is decoded: those that were there
     /// before it, and those that had changes while they were in no fed schema.
     pub not_whole: HashSet<u32>,
+    /// Tables that had changes while they were in no fed schema, by which their histories have a gap.
+    pub missed: HashSet<u32>,
     /// Everything before this LSN is decoded.
     pub position: u64,
     /// End and checksum of the last WAL record that was read; at first where reading begins.
@@ -165,6 +167,7 @@ impl Feeds {
             first_look: true,
             unseen: VecDeque::new(),
             not_whole: start.existing,
+            missed: HashSet::new(),
             position: start.position,
             last_record: (start.reads_from, 0),
             next_check: u64::MAX,

@@ -5,11 +5,15 @@ use pgrx::prelude::*;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use super::catalog::{CatalogTable, FeedRow, Look};
+use super::buffer::compatible;
+use super::catalog::{self, CatalogTable, FeedRow, Look};
 use super::feeds::{COPIED, Feed, Feeds, Halt};
 use super::resume::history;
 use super::table::{Failure, History, Paused, Reason, Remedy, State, Stream, Table};
-use crate::lake::{Destination, Event, Found, LakeError, Progress, Retry, Source, Writer};
+use crate::decode::insert_position;
+use crate::lake::{
+    Destination, Event, Found, HistorySchema, LakeError, Progress, Retry, Source, Writer,
+};
 use crate::process;
 
 /// How long a destination may take to say what it holds; decoding waits for it.
@@ -50,8 +54,9 @@ impl Feeds {
             self.apply_resyncs(look.resyncs);
         }
         for table in look.tables {
-            self.apply_table(table, look.until);
+            self.apply_table(table);
         }
+        self.compare_columns();
         self.copy_altered();
         if self.tables.values().any(|table| table.altered_at.is_some()) {
             // Whether one has to be copied is known once decoding is where the look was: until then
@@ -94,6 +99,33 @@ impl Feeds {
             if let Some(table) = self.tables.get_mut(&oid) {
                 self.building = self.building.saturating_sub(table.building());
                 table.pause();
+            }
+        }
+    }
+
+    /// Compares columns of tables where they may have been altered with those that their histories
+    /// have, or their copies will have.
+    fn compare_columns(&mut self) {
+        let due: Vec<u32> = self
+            .tables
+            .values()
+            .filter(|table| table.compare && table.schema().is_some())
+            .map(|table| table.oid)
+            .collect();
+        if due.is_empty() {
+            return;
+        }
+        let now = catalog::columns(&due);
+        let until = insert_position();
+        for (oid, fields) in now {
+            let Some(table) = self.tables.get_mut(&oid) else {
+                continue;
+            };
+            let fits = HistorySchema::new(fields)
+                .is_ok_and(|now| table.schema().is_none_or(|schema| compatible(schema, &now)));
+            table.compare = false;
+            if !fits {
+                table.altered_at = Some((until, table.copies));
             }
         }
     }
@@ -282,7 +314,7 @@ impl Feeds {
     }
 
     /// Takes over what a look says of one relation.
-    fn apply_table(&mut self, found: CatalogTable, until: u64) {
+    fn apply_table(&mut self, found: CatalogTable) {
         let Some(feed) = self.feeds.get(&found.namespace) else {
             return;
         };
@@ -291,7 +323,7 @@ impl Feeds {
         let known = self.tables.contains_key(&found.oid);
         let skipped = reason.clone();
         let state = match (known, reason, &feed.halt) {
-            (true, reason, _) => return self.apply_known(found, reason, until),
+            (true, reason, _) => return self.apply_known(found, reason),
             // It may become FULL in the WAL that is still to be decoded.
             (false, Some(Reason::NotFull), None)
                 if !found.rewritten && self.whole(found.oid, feed) =>
@@ -322,6 +354,8 @@ impl Feeds {
         }
         let mut table = Table::new(found.oid, found.namespace, found.name, generation, state);
         table.shown.skipped = skipped;
+        // They may have been altered while no worker ran, or the feed was paused.
+        table.compare = true;
         table.shown.columns = found.columns;
         if let Some((pause, logged)) = self.failures.remove(&found.oid) {
             (table.pause, table.logged) = (pause, logged);
@@ -330,7 +364,7 @@ impl Feeds {
     }
 
     /// A table that the worker knows, seen again.
-    fn apply_known(&mut self, found: CatalogTable, reason: Option<Reason>, until: u64) {
+    fn apply_known(&mut self, found: CatalogTable, reason: Option<Reason>) {
         let position = self.position;
         let Some(table) = self.tables.get_mut(&found.oid) else {
             return;
@@ -339,9 +373,7 @@ impl Feeds {
         table.name = found.name;
         table.namespace = found.namespace;
         table.shown.skipped = reason.clone();
-        if !table.shown.columns.is_empty() && table.shown.columns != found.columns {
-            table.altered_at = Some((until, table.copies));
-        }
+        table.compare |= table.shown.columns != found.columns;
         table.shown.columns = found.columns;
         match (&mut table.state, reason) {
             (State::Skipped(current), Some(reason)) => *current = reason,

@@ -32,6 +32,7 @@ impl Feeds {
         {
             self.next_check = self.next_check.min(stream.settled);
         }
+        self.missed.remove(&table.oid);
         self.tables.insert(table.oid, table);
     }
 

@@ -189,13 +189,14 @@ impl Feeds {
     /// decoded, or its history tells where to go on. Any other is left to the next look.
     pub fn adopt(&mut self, relation: &Relation) -> bool {
         let oid = relation.oid();
-        if !relation.is_plain_table() {
-            // It may become one, by DETACH PARTITION, say; then its rows so far have to be copied.
+        // One that is no table may become one, by DETACH PARTITION, say; then, as after a move from
+        // another schema, its rows so far have to be copied.
+        let feed = self.feeds.get(&relation.namespace());
+        let Some(feed) = feed.filter(|_| relation.is_plain_table()) else {
             self.not_whole.insert(oid);
-            return false;
-        }
-        let Some(feed) = self.feeds.get(&relation.namespace()) else {
-            self.not_whole.insert(oid);
+            if self.missed.insert(oid) {
+                self.note_missed(oid);
+            }
             return false;
         };
         let name = relation.name();

@@ -62,7 +62,7 @@ impl Feeds {
             });
         }
         let copied = |why| Table::queued(history.clone(), self.position, false, why);
-        if history_found.gap {
+        if history_found.gap || self.missed.contains(&table) {
             return copied("changes were missing in its history");
         }
         if history_found.progress.is_none() && history_found.whole >= Some(feed.row.generation) {

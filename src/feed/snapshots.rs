@@ -12,6 +12,7 @@ use std::time::Duration;
 use super::buffer::{Buffer, Held, compatible};
 use super::feeds::{Feed, Feeds};
 use super::job::{Files, Job};
+use super::resume::history;
 use super::table::{Copying, History, InFlight, Phase, Snapshot, Start, State, Stream, Table};
 use super::visibility::Visibility;
 use crate::columns;
@@ -95,8 +96,59 @@ impl Feeds {
         snapshot.marking = Some(ticket);
     }
 
+    /// A table has changed that is in no feed any more. If it comes back, whenever that is, its history
+    /// has to be replaced: that is recorded in the history itself.
+    pub fn note_missed(&mut self, oid: u32) {
+        let (ticket, first) = (self.ticket(), self.position);
+        let commit = InFlight {
+            ticket,
+            first,
+            snapshot: false,
+        };
+        if let Some(table) = self.leaving.iter_mut().find(|table| table.oid == oid) {
+            // One that has failed decodes its last changes again, and comes by here again.
+            if let State::Streaming(stream) = &mut table.state
+                && let Some(writer) = &stream.writer
+            {
+                writer.mark_gap(ticket);
+                stream.in_flight.push_back(commit);
+            }
+            return;
+        }
+        let Some((feed, found)) = self.feeds.values().find_map(|feed| {
+            let found = feed.found.get(&oid)?;
+            let generation = found.progress.map(|progress| progress.generation);
+            let own = generation == Some(self.generation(oid, feed));
+            (own && feed.halt.is_none()).then_some((feed, found))
+        }) else {
+            return;
+        };
+        let Ok(history) = history(found) else {
+            return;
+        };
+        let generation = self.generation(oid, feed);
+        let writer = open(
+            &self.lake,
+            feed,
+            self.source(oid),
+            generation,
+            &history.folder,
+            &history.schema,
+        );
+        writer.mark_gap(ticket);
+        let namespace = feed.row.namespace;
+        let mut stream = Stream::new(Some(history), first);
+        stream.writer = Some(writer);
+        stream.in_flight.push_back(commit);
+        let state = State::Streaming(Box::new(stream));
+        let table = Table::new(oid, namespace, format!("OID {oid}"), generation, state);
+        self.leaving.push(table);
+    }
+
     fn begin_copy(&mut self, oid: u32) {
-        if !self.all_visible() {
+        // What was written of the table before it left its feed, and came back, must have ended.
+        let leaves = self.leaving.iter().any(|table| table.oid == oid);
+        if leaves || !self.all_visible() {
             return;
         }
         let Some(position) = self.lanes.free() else {

@@ -39,7 +39,9 @@ pub struct Table {
     pub pause: Duration,
     /// The last failure that was logged, until a success.
     pub logged: Option<String>,
-    /// A look saw that its columns were altered: the end of the WAL then, and `copies` then.
+    /// Its columns are to be compared with those that its history has.
+    pub compare: bool,
+    /// Its columns are not those of its history: the end of the WAL then, and `copies` then.
     pub altered_at: Option<(u64, u64)>,
     /// How often it was found that it has to be copied again.
     pub copies: u64,
@@ -331,6 +333,7 @@ impl Table {
             generation,
             state,
             shown: Shown::default(),
+            compare: false,
             altered_at: None,
             copies: 0,
             patience: Duration::ZERO,
@@ -396,6 +399,18 @@ impl Table {
             State::Failed(failure) => failure.history.clone(),
             State::Paused(paused) => paused.history.clone(),
             State::Skipped(_) => None,
+        }
+    }
+
+    /// The columns that its history has, or will have once it is copied.
+    pub fn schema(&self) -> Option<&HistorySchema> {
+        match &self.state {
+            State::Streaming(stream) => stream.schema.as_ref(),
+            State::Snapshot(snapshot) => match &snapshot.phase {
+                Phase::Copying(copying) => copying.start.as_ref().map(|start| &start.schema),
+                Phase::Queued => None,
+            },
+            State::Skipped(_) | State::Failed(_) | State::Paused(_) => None,
         }
     }
 

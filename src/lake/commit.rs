@@ -126,15 +126,16 @@ fn pass_over(
     home: &str,
 ) -> Result<(), Failure> {
     let own = |app_id: &String| app_id.starts_with(own_app_ids);
-    if landed.app_ids.iter().any(own) {
-        return Err(Failure::NotLanded(match &landed.home {
-            // Its answer came too late for the one who asked; reading the table again tells all.
-            Some(other) if other == home => LakeError::transient(format!(
-                "an earlier commit got into history table \"{}\" late",
-                store.name()
-            )),
-            _ => Writer::copy(store.name(), version),
-        }));
+    let carries_own = landed.app_ids.iter().any(own);
+    if landed.home.as_deref() == Some(home) && (carries_own || landed.changes_table) {
+        // Its answer came too late for the one who asked; reading the table again tells all.
+        return Err(Failure::NotLanded(LakeError::transient(format!(
+            "an earlier commit got into history table \"{}\" late",
+            store.name()
+        ))));
+    }
+    if carries_own {
+        return Err(Failure::NotLanded(Writer::copy(store.name(), version)));
     }
     if landed.changes_table {
         return Err(Failure::NotLanded(Writer::stranger(store.name(), version)));

@@ -50,6 +50,9 @@ pub struct Field {
     pub data_type: DeltaType,
     /// False only if no row, not even one written from an old version, can be null.
     pub nullable: bool,
+    /// Its number in the source table, which no rename changes and no other column ever gets
+    /// (`pg_attribute.attnum`); `None` where it is not known.
+    pub number: Option<u32>,
 }
 
 mod type_name {
@@ -176,6 +179,7 @@ impl HistorySchema {
                     name: field.name().clone(),
                     data_type,
                     nullable: field.is_nullable(),
+                    number: None,
                 })
             })
             .collect::<Result<Vec<Field>, SchemaError>>()?;
@@ -337,6 +341,7 @@ pub(crate) fn split_system_columns(mut fields: Vec<Field>) -> Result<Vec<Field>,
             name: (*name).to_owned(),
             data_type: *data_type,
             nullable: false,
+            number: None,
         })
         .collect();
     let at = fields

@@ -11,6 +11,8 @@ use crate::lake::schema::{Field, HistorySchema, SchemaError, check_names, split_
 use crate::lake::types::DeltaType;
 
 const MAPPING_ID: &str = "delta.columnMapping.id";
+/// Number of the source table's column.
+const NUMBER: &str = "wal2delta.column";
 const MAPPING_PHYSICAL_NAME: &str = "delta.columnMapping.physicalName";
 
 impl HistorySchema {
@@ -20,13 +22,17 @@ impl HistorySchema {
             .columns()
             .enumerate()
             .map(|(index, (name, data_type, nullable))| {
-                let metadata = match &self.mapping {
+                let mut metadata = match &self.mapping {
                     Some(mapping) => json!({
                         MAPPING_ID: mapping.columns[index].id,
                         MAPPING_PHYSICAL_NAME: mapping.columns[index].physical,
                     }),
                     None => json!({}),
                 };
+                let source = self.source().get(index);
+                if let Some(number) = source.and_then(|field| field.number) {
+                    metadata[NUMBER] = json!(number);
+                }
                 json!({"name": name, "type": data_type.to_string(), "nullable": nullable, "metadata": metadata})
             })
             .collect();
@@ -109,7 +115,9 @@ impl DeltaField {
                     self.name, self.r#type
                 ))
             })?;
+        let number = self.metadata.get(NUMBER).and_then(Value::as_u64);
         Ok(Field {
+            number: number.and_then(|number| u32::try_from(number).ok()),
             name: self.name,
             data_type,
             nullable: self.nullable,

@@ -6,6 +6,7 @@ fn field(name: &str, data_type: DeltaType) -> Field {
         name: name.to_owned(),
         data_type,
         nullable: true,
+        number: None,
     }
 }
 
@@ -24,6 +25,7 @@ fn every_type_comes_back_from_delta_json() {
     let fields = ALL_TYPES.iter().enumerate();
     let fields = fields.map(|(i, t)| Field {
         nullable: i % 2 == 0,
+        number: None,
         ..field(&format!("c{i}"), *t)
     });
     let written = HistorySchema::new(fields.collect()).unwrap();

@@ -15,6 +15,7 @@ fn stats(data_type: DeltaType, array: ArrayRef) -> String {
         name: "c".to_owned(),
         data_type,
         nullable: true,
+        number: None,
     };
     let schema = HistorySchema::new(vec![field]).unwrap();
     let rows = array.len();

@@ -226,6 +226,7 @@ fn schema(fields: &[(&str, DeltaType)]) -> HistorySchema {
         name: (*name).to_owned(),
         data_type: *data_type,
         nullable: true,
+        number: None,
     };
     HistorySchema::new(fields.iter().map(field).collect()).unwrap()
 }

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::*;
 
 #[test]
-fn rows_are_committed_with_both_transactions_and_found_again() {
+fn rows_are_committed_with_their_progress_and_found_again() {
     let lake = Fixture::new();
     let (writer, folder) = lake.create(42, &ids());
     assert_eq!(folder, "lb_orders_history");
@@ -38,6 +38,7 @@ fn rows_are_committed_with_both_transactions_and_found_again() {
         txns,
         HashMap::from([
             (source(42).app_id(1), 220),
+            (source(42).crc_app_id(1), i64::from(u32::MAX - 220)),
             (source(42).sort_app_id(1), 220)
         ])
     );
