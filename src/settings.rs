@@ -7,6 +7,7 @@ use std::time::Duration;
 
 static FLUSH_INTERVAL: GucSetting<i32> = GucSetting::<i32>::new(15_000);
 static MAX_MEMORY: GucSetting<i32> = GucSetting::<i32>::new(256 * 1024);
+static STAGING_LIMIT: GucSetting<i32> = GucSetting::<i32>::new(-1);
 static SNAPSHOT_WORKERS: GucSetting<i32> = GucSetting::<i32>::new(2);
 static MAX_TABLES: GucSetting<i32> = GucSetting::<i32>::new(4096);
 static DEFAULT_DESTINATION: GucSetting<Option<CString>> =
@@ -33,6 +34,16 @@ pub fn define() {
         i32::MAX,
         GucContext::Postmaster,
         GucFlags::UNIT_KB,
+    );
+    GucRegistry::define_int_guc(
+        c"wal2delta.staging_limit",
+        c"Size of the data files that a worker may store before they are committed.",
+        c"A transaction, or the copy of a table, that takes more fails. -1 means no limit.",
+        &STAGING_LIMIT,
+        -1,
+        i32::MAX,
+        GucContext::Postmaster,
+        GucFlags::UNIT_MB,
     );
     GucRegistry::define_int_guc(
         c"wal2delta.snapshot_workers",
@@ -72,6 +83,11 @@ pub fn flush_interval() -> Duration {
 /// Bytes that a feed worker may hold in memory.
 pub fn max_memory() -> usize {
     MAX_MEMORY.get().max(1) as usize * 1024
+}
+
+/// Bytes of data files that one worker may store before they are committed; `None`: any number.
+pub fn staging_limit() -> Option<u64> {
+    u64::try_from(STAGING_LIMIT.get()).ok().map(|mb| mb << 20)
 }
 
 /// Number of snapshot workers of one database.

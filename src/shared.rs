@@ -120,6 +120,8 @@ pub struct Lane {
     pub rows_done: u64,
     /// Rows expected, by the statistics of the table.
     pub rows_total: u64,
+    /// Bytes of the data files that are stored so far.
+    pub staged_bytes: u64,
     /// Why it failed.
     pub error: Text<512>,
 }
@@ -146,6 +148,8 @@ pub struct TableStatus {
     pub snapshot_done: u64,
     /// Rows expected of it.
     pub snapshot_total: u64,
+    /// Bytes of data files that are not committed yet.
+    pub staged_bytes: u64,
     /// Folder of the history table below the destination.
     pub folder: Text<272>,
     /// Why the table is skipped.

@@ -23,6 +23,7 @@ fn table_states() -> TableIterator<
         name!(snapshot_rows_done, i64),
         name!(snapshot_rows_total, i64),
         name!(last_error, Option<String>),
+        name!(staged_bytes, i64),
     ),
 > {
     let database = my_database();
@@ -50,6 +51,7 @@ fn table_states() -> TableIterator<
                 state.snapshot_done as i64,
                 state.snapshot_total as i64,
                 some(state.error.get()),
+                state.staged_bytes as i64,
             ));
         }
     }

@@ -22,6 +22,16 @@ pub struct Lanes {
     lanes: Vec<Lane>,
 }
 
+/// How far a copy is.
+pub struct Copied {
+    /// Rows copied.
+    pub rows: u64,
+    /// Rows expected, by the statistics of the table.
+    pub expected: u64,
+    /// Bytes of the data files that are stored so far.
+    pub staged_bytes: u64,
+}
+
 impl Lanes {
     /// None yet.
     pub fn new(database: u32) -> Lanes {
@@ -69,6 +79,7 @@ impl Lanes {
             entry.table = job.table;
             entry.rows_done = 0;
             entry.rows_total = 0;
+            entry.staged_bytes = 0;
             entry.error.set("");
             entry.state = LaneState::Wanted;
         }
@@ -121,15 +132,10 @@ impl Lanes {
     }
 
     /// What a lane has to say.
-    pub fn progress(&self, index: usize) -> (LaneState, u64, u64, String) {
+    pub fn progress(&self, index: usize) -> (LaneState, String) {
         let state = shared::lock();
         let entry = &state.lanes[index];
-        (
-            entry.state,
-            entry.rows_done,
-            entry.rows_total,
-            entry.error.get(),
-        )
+        (entry.state, entry.error.get())
     }
 
     /// Whether the worker of a lane has ended.
@@ -149,15 +155,19 @@ impl Lanes {
         }
     }
 
-    /// Rows copied and expected of each table that is being copied.
-    pub fn rows(&self) -> HashMap<u32, (u64, u64)> {
+    /// How far the copy of each table is that is being copied.
+    pub fn copied(&self) -> HashMap<u32, Copied> {
         let state = shared::lock();
-        let rows = |lane: &Lane| {
+        let copied = |lane: &Lane| {
             let entry = &state.lanes[lane.index];
-            lane.table
-                .map(|table| (table, (entry.rows_done, entry.rows_total)))
+            let copied = Copied {
+                rows: entry.rows_done,
+                expected: entry.rows_total,
+                staged_bytes: entry.staged_bytes,
+            };
+            lane.table.map(|table| (table, copied))
         };
-        self.lanes.iter().filter_map(rows).collect()
+        self.lanes.iter().filter_map(copied).collect()
     }
 
     /// Ends workers that have no job, so that an idle feed takes no process beside its worker.

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::feeds::{Feeds, Halt};
+use super::lanes::Copied;
 use super::table::{EMPTY, Phase, Reason, State, Table};
 use crate::shared::{self, Status, TableStatus};
 
@@ -18,7 +19,8 @@ impl Published {
     /// Writes what has changed since the last call, and the worker's own progress.
     pub fn write(&mut self, feeds: &Feeds) {
         let durable = feeds.durable();
-        let copied = feeds.lanes.rows();
+        let copied = feeds.lanes.copied();
+        let staged = feeds.lake.staged_bytes();
         let mut state = shared::lock();
         if let Some(entry) = state.database(feeds.database) {
             entry.durable_lsn = durable;
@@ -65,7 +67,11 @@ impl Published {
                     }
                 },
             };
-            describe(table, feeds, &copied, &mut entries[place]);
+            let copied = copied.get(&table.oid);
+            let entry = &mut entries[place];
+            describe(table, feeds, copied, entry);
+            entry.staged_bytes = staged.get(&table.oid).copied().unwrap_or(0)
+                + copied.map_or(0, |copied| copied.staged_bytes);
         }
     }
 
@@ -75,12 +81,7 @@ impl Published {
     }
 }
 
-fn describe(
-    table: &Table,
-    feeds: &Feeds,
-    copied: &HashMap<u32, (u64, u64)>,
-    entry: &mut TableStatus,
-) {
+fn describe(table: &Table, feeds: &Feeds, copied: Option<&Copied>, entry: &mut TableStatus) {
     entry.database = feeds.database;
     entry.table = table.oid;
     entry.namespace = table.namespace;
@@ -112,9 +113,9 @@ fn describe(
         }
         State::Snapshot(snapshot) => {
             if let Phase::Copying(_) = &snapshot.phase
-                && let Some(rows) = copied.get(&table.oid)
+                && let Some(copied) = copied
             {
-                (entry.snapshot_done, entry.snapshot_total) = *rows;
+                (entry.snapshot_done, entry.snapshot_total) = (copied.rows, copied.expected);
             }
             let committed = snapshot.history.as_ref().map(|_| snapshot.since);
             match &table.shown.skipped {

@@ -16,6 +16,7 @@ use crate::lake::{
     LakeConfig, OpenTable, Source, Target,
 };
 use crate::process;
+use crate::settings;
 use crate::shared::{self, LaneState};
 
 /// Memory for rows that are not in a file yet.
@@ -24,6 +25,8 @@ const MEMORY: usize = 64 << 20;
 const BATCH_BYTES: usize = 8 << 20;
 /// Arrow data in one data file.
 const FILE_BYTES: usize = 256 << 20;
+/// How long a worker whose copy failed takes to remove the data files that it has stored.
+const CLEAN_UP: Duration = Duration::from_secs(5);
 /// The most rows in one page of a heap (MaxHeapTuplesPerPage, htup_details.h).
 const ROWS_PER_PAGE: u64 = 291;
 /// Time between two looks for statements that wait for the table.
@@ -62,6 +65,7 @@ pub extern "C-unwind" fn wal2delta_snapshot_main(argument: pg_sys::Datum) {
             home: process::home(),
             max_memory: MEMORY,
             target_file_bytes: FILE_BYTES,
+            staging_limit: settings::staging_limit(),
             checkpoint_interval: 10,
         },
         process::waker(),
@@ -82,6 +86,13 @@ pub extern "C-unwind" fn wal2delta_snapshot_main(argument: pg_sys::Datum) {
             .catch_rust_panic(|error| Err(End::Failed(message(&error))))
             .execute();
         if let Err(end) = outcome {
+            // Locks go at once; what was stored for nothing after that.
+            // SAFETY: outside of any callback; it cleans up whatever the transaction's state is.
+            unsafe { pg_sys::AbortOutOfAnyTransaction() };
+            let begun = std::time::Instant::now();
+            while lake.has_open_tables() && begun.elapsed() < CLEAN_UP {
+                process::wait(Duration::from_millis(20));
+            }
             let mut state = shared::lock();
             let entry = &mut state.lanes[lane];
             entry.state = match end {
@@ -93,7 +104,6 @@ pub extern "C-unwind" fn wal2delta_snapshot_main(argument: pg_sys::Datum) {
             };
             drop(state);
             shared::wake(owner);
-            // The transaction is in an unknown state; ending the process cleans it up.
             break;
         }
         shared::lock().lanes[lane].state = LaneState::Done;
@@ -246,7 +256,12 @@ unsafe fn copy_relation(
             value: batch,
             charge: lake.budget().charge(bytes),
         });
-        shared::lock().lanes[lane].rows_done = count;
+        {
+            let staged = lake.staged_bytes().values().sum();
+            let mut state = shared::lock();
+            let entry = &mut state.lanes[lane];
+            (entry.rows_done, entry.staged_bytes) = (count, staged);
+        }
         if !owned_by(lane, owner) {
             return Err(End::Failed("the feed worker has left".into()));
         }

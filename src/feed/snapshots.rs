@@ -193,7 +193,7 @@ impl Feeds {
     }
 
     fn follow_copy(&mut self, oid: u32, lane: usize) {
-        let (state, _, _, error) = self.lanes.progress(lane);
+        let (state, error) = self.lanes.progress(lane);
         let result = match state {
             LaneState::Failed => Err(error),
             LaneState::Copying | LaneState::Done => {

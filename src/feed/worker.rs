@@ -210,6 +210,7 @@ fn run(database: u32) {
             max_memory: settings::max_memory(),
             // A file is encoded in memory.
             target_file_bytes: settings::max_memory() / 2,
+            staging_limit: settings::staging_limit(),
             checkpoint_interval: CHECKPOINT_INTERVAL,
         },
         process::waker(),

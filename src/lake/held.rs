@@ -15,6 +15,7 @@ use crate::lake::log::now_ms;
 use crate::lake::parquet::{encode, has_large_rows};
 use crate::lake::runtime::{ENCODERS, Shared};
 use crate::lake::schema::HistorySchema;
+use crate::lake::staged::StagedFile;
 use crate::lake::store::TableStore;
 
 /// A stored file and its place among the others.
@@ -22,6 +23,7 @@ use crate::lake::store::TableStore;
 struct StoredFile {
     order: usize,
     file: DataFile,
+    staged: StagedFile,
 }
 
 /// Rows on their way into a table.
@@ -29,6 +31,8 @@ struct StoredFile {
 pub(crate) struct Held {
     shared: Arc<Shared>,
     store: TableStore,
+    /// The source table's oid.
+    table: u32,
     /// The schema of the batches held, as the table will have it.
     schema: Option<HistorySchema>,
     batches: Vec<Charged<RecordBatch>>,
@@ -40,10 +44,11 @@ pub(crate) struct Held {
 
 impl Held {
     /// Holds nothing.
-    pub(crate) fn new(shared: Arc<Shared>, store: TableStore) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, store: TableStore, table: u32) -> Self {
         Held {
             shared,
             store,
+            table,
             schema: None,
             batches: Vec::new(),
             bytes: 0,
@@ -98,21 +103,26 @@ impl Held {
         let order = self.started;
         self.started += 1;
         self.bytes = 0;
+        let table = self.table;
         self.jobs
-            .spawn(async move { store_file(&shared, &store, schema, order, batches).await });
+            .spawn(async move { store_file(&shared, &store, table, schema, order, batches).await });
     }
 
-    /// Stores everything and hands over the files in the order of their rows.
+    /// Stores everything and hands over the files in the order of their rows, with what has them
+    /// count as staged.
     ///
     /// # Errors
     /// If a file could not be stored.
-    pub(crate) async fn take_files(&mut self) -> Result<Vec<DataFile>, LakeError> {
+    pub(crate) async fn take_files(
+        &mut self,
+    ) -> Result<(Vec<DataFile>, Vec<StagedFile>), LakeError> {
         self.spill();
         while let Some(done) = self.jobs.join_next().await {
             self.stored.push(finished(done)?);
         }
         self.stored.sort_unstable_by_key(|stored| stored.order);
-        Ok(self.stored.drain(..).map(|stored| stored.file).collect())
+        let files = self.stored.drain(..);
+        Ok(files.map(|stored| (stored.file, stored.staged)).unzip())
     }
 
     /// Forgets everything; returns the paths of stored files that nobody will name.
@@ -145,6 +155,7 @@ fn finished(
 async fn store_file(
     shared: &Shared,
     store: &TableStore,
+    table: u32,
     schema: HistorySchema,
     order: usize,
     batches: Vec<Charged<RecordBatch>>,
@@ -170,6 +181,7 @@ async fn store_file(
     // A name of this form needs no URL encoding in the log.
     let path = format!("part-{}.zstd.parquet", Uuid::new_v4());
     let size = encoded.content.len() as u64;
+    let staged = shared.staged.add(table, size)?;
     store
         .put_data(&Path::from(path.as_str()), encoded.content)
         .await?;
@@ -181,5 +193,9 @@ async fn store_file(
         stats: encoded.stats,
         layout,
     };
-    Ok(StoredFile { order, file })
+    Ok(StoredFile {
+        order,
+        file,
+        staged,
+    })
 }

@@ -21,6 +21,7 @@ pub mod schema;
 mod schema_json;
 mod source;
 mod sources;
+mod staged;
 mod stats;
 mod store;
 mod survey;

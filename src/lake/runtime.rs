@@ -1,7 +1,9 @@
 //! The lake's own threads. [`Lake`] lives on the Postgres main thread and never blocks it: calls
 //! queue work, answers come back as events. No thread in here calls Postgres or takes a signal.
 
+use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use tokio::runtime::Runtime;
@@ -13,6 +15,7 @@ use crate::lake::destination::Destination;
 use crate::lake::error::LakeError;
 use crate::lake::event::Event;
 use crate::lake::memory::{BlockedSignals, use_one_arena};
+use crate::lake::staged::Staged;
 use crate::lake::store::TableStore;
 use crate::lake::survey::{probe, survey};
 use crate::lake::table::TableTask;
@@ -37,6 +40,8 @@ pub struct LakeConfig {
     pub max_memory: usize,
     /// Arrow bytes that become one data file.
     pub target_file_bytes: usize,
+    /// Bytes of data files that may be stored before they are committed; `None`: any number.
+    pub staging_limit: Option<u64>,
     /// Commits between two checkpoints of a table.
     pub checkpoint_interval: u64,
 }
@@ -45,6 +50,9 @@ pub struct LakeConfig {
 pub(crate) struct Shared {
     pub config: LakeConfig,
     pub budget: Arc<Budget>,
+    pub staged: Arc<Staged>,
+    /// Tables whose task has not ended.
+    pub open_tables: AtomicUsize,
     pub encoders: Semaphore,
     pub kernels: Semaphore,
     pub upkeep: Semaphore,
@@ -101,10 +109,12 @@ impl Lake {
         let (sender, events) = channel();
         let shared = Arc::new(Shared {
             budget: Budget::new(config.max_memory),
+            staged: Staged::new(config.staging_limit),
             config,
             encoders: Semaphore::new(ENCODERS as usize),
             kernels: Semaphore::new(KERNEL_CALLS),
             upkeep: Semaphore::new(1),
+            open_tables: AtomicUsize::new(0),
             events: sender,
             wake,
         });
@@ -129,6 +139,11 @@ impl Lake {
     /// What is held in memory.
     pub fn budget(&self) -> &Arc<Budget> {
         &self.shared.budget
+    }
+
+    /// Bytes of the data files that are stored and not committed yet, by table.
+    pub fn staged_bytes(&self) -> HashMap<u32, u64> {
+        self.shared.staged.by_table()
     }
 
     /// Looks for the history tables of a database and how far they have come. Answers `Event::Surveyed`.
@@ -164,8 +179,14 @@ impl Lake {
     /// written meanwhile waits.
     pub fn open(&self, spec: OpenTable) -> HistoryWriter {
         let (messages, receiver) = unbounded_channel();
+        self.shared.open_tables.fetch_add(1, Ordering::Relaxed);
         self.spawn(TableTask::new(Arc::clone(&self.shared), spec).run(receiver));
         HistoryWriter { messages }
+    }
+
+    /// Whether the task of a table has not ended, which it does after its handle is dropped.
+    pub fn has_open_tables(&self) -> bool {
+        self.shared.open_tables.load(Ordering::Relaxed) > 0
     }
 
     /// The next event, if there is one. Never blocks.

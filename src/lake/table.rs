@@ -4,6 +4,7 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use futures::FutureExt;
 use object_store::path::Path;
@@ -42,6 +43,8 @@ struct Open {
 pub(crate) struct TableTask {
     shared: Arc<Shared>,
     spec: OpenTable,
+    /// Where the table is, from the first time it was opened.
+    store: Option<TableStore>,
     open: Option<Open>,
     /// Stored files of a failed state that no commit attempt has named.
     orphans: Vec<Path>,
@@ -52,6 +55,7 @@ impl TableTask {
         TableTask {
             shared,
             spec,
+            store: None,
             open: None,
             orphans: Vec::new(),
         }
@@ -63,6 +67,15 @@ impl TableTask {
         while let Some(message) = messages.recv().await {
             self.guarded(Some(message)).await;
         }
+        // Nobody can ask for a commit of what is left.
+        let mut orphans = std::mem::take(&mut self.orphans);
+        if let Some(open) = &mut self.open {
+            orphans.extend(open.held.forget());
+        }
+        if let Some(store) = &self.store {
+            store.delete_orphans(orphans).await;
+        }
+        self.shared.open_tables.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Opens the table or handles a message; turns a failure into an event.
@@ -120,6 +133,7 @@ impl TableTask {
             version: table.version,
             progress: table.progress,
         };
+        self.store = Some(store.clone());
         let moved = match self.spec.believed {
             Believed::Progress(progress) => progress != table.progress,
             Believed::Nothing => false,
@@ -133,7 +147,7 @@ impl TableTask {
         }));
         self.open = Some(Open {
             taken,
-            held: Held::new(Arc::clone(&self.shared), store.clone()),
+            held: Held::new(Arc::clone(&self.shared), store.clone(), self.spec.table),
             checkpoints: Checkpoints::new(
                 Arc::clone(&self.shared),
                 store.clone(),
@@ -161,7 +175,7 @@ impl TableTask {
             Message::Write(batch) => open.held.add(batch, &open.schema)?,
             Message::Spill => open.held.spill(),
             Message::Stage { ticket } => {
-                let files = open.held.take_files().await?;
+                let (files, _) = open.held.take_files().await?;
                 let rows = files.iter().map(|file| file.rows).sum();
                 self.shared.send(Event::Staged {
                     table,
@@ -236,7 +250,7 @@ impl TableTask {
         if let Some(error) = &open.taken {
             return Err(error.clone());
         }
-        let files = open.held.take_files().await?;
+        let (files, _staged) = open.held.take_files().await?;
         if let Err(error) = check_layout(&files, &open.schema) {
             self.orphans
                 .extend(files.into_iter().map(|file| Path::from(file.path)));
@@ -323,7 +337,8 @@ impl TableTask {
         self.spec.generation = replace.generation;
         let schema = replace.schema.adopt(&open.schema);
         let mut files = replace.files;
-        files.extend(open.held.take_files().await?);
+        let (held, _staged) = open.held.take_files().await?;
+        files.extend(held);
         check_layout(&files, &schema)?;
         let rows = files.iter().map(|file| file.rows).sum();
 

@@ -69,6 +69,7 @@ impl Fixture {
             home: HOME.to_owned(),
             max_memory: 64 << 20,
             target_file_bytes: 16 << 20,
+            staging_limit: None,
             checkpoint_interval,
         };
         Fixture {
