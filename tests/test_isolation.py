@@ -43,6 +43,25 @@ def test_a_folder_that_cannot_be_written_fails_its_table_alone(feed):
     assert feed.cluster.log_text(since).count('table "bad" failed') == 1
 
 
+def test_a_folder_that_cannot_be_looked_at_is_not_taken_for_none(feed):
+    """A worker that begins meanwhile waits: its table must not get a second history."""
+    feed.table("hidden (k int PRIMARY KEY)")
+    feed.sql("INSERT INTO hidden VALUES (1)")
+    feed.start(flush_interval="200ms")
+    feed.flush()
+    feed.path("hidden").chmod(0)
+    try:
+        feed.cluster.terminate_feed_worker()
+        feed.cluster.wait_for_feed_worker()
+        feed.sql("INSERT INTO hidden VALUES (2)")
+        wait_for(lambda: "ermission" in (feed.view("hidden")["last_error"] or ""), 30, "the failure to be shown")
+    finally:
+        feed.path("hidden").chmod(0o755)
+    wait_for(lambda: state(feed, "hidden") == "STREAMING", 60, "the table to come back")
+    assert feed.events("hidden") == [("insert", (1,)), ("insert", (2,))]
+    assert [path.name for path in feed.destination.iterdir()] == ["lb_hidden_history"]
+
+
 def test_a_row_that_cannot_be_read_fails_its_table_alone(cluster):
     """A character that the database's encoding holds and UTF-8 has no place for."""
     cluster.sql("CREATE DATABASE eucjp ENCODING 'EUC_JP' TEMPLATE template0 LOCALE_PROVIDER libc LOCALE 'C'")

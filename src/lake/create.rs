@@ -91,9 +91,13 @@ async fn own_empty_table(
     source: &Source,
 ) -> Result<Option<Table>, LakeError> {
     match open_table(store, &shared.kernels).await {
-        Ok(table) => Ok(Some(table).filter(|table| {
-            table.version == 0 && table.source.as_ref() == Some(source) && table.schema.is_ok()
-        })),
+        Ok(table) if table.source.as_ref() != Some(source) || table.schema.is_err() => Ok(None),
+        Ok(table) if table.version == 0 => Ok(Some(table)),
+        // It must not get a second one beside it.
+        Ok(_) => Err(LakeError::transient(format!(
+            "history table \"{}\" is the source table's already, and was not found before",
+            store.name()
+        ))),
         Err(error) if error.kind() == crate::lake::error::ErrorKind::Transient => Err(error),
         // Whatever it is, it is not ours.
         Err(_) => Ok(None),

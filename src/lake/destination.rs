@@ -123,7 +123,7 @@ impl Destination {
             let entry = entry.map_err(failed)?;
             let name = entry.file_name();
             let name = name.to_string_lossy();
-            let table = name.starts_with("lb_") && entry.path().is_dir();
+            let table = name.starts_with("lb_") && is_folder(&entry.path()).map_err(failed)?;
             if !table && !name.starts_with(OWN_FILE_PREFIX) {
                 return Err(LakeError::config(
                     format!(
@@ -141,11 +141,6 @@ impl Destination {
         &self.folder
     }
 
-    /// True if the folder holds at least one Delta table named `lb_*`. Blocks on the disk.
-    pub fn history_exists(&self) -> bool {
-        self.log_folders().is_ok_and(|folders| !folders.is_empty())
-    }
-
     /// The names of the `lb_*` folders, sorted; none if the destination does not exist. Blocks.
     pub(crate) fn table_folders(&self) -> Result<Vec<String>, LakeError> {
         let failed =
@@ -161,7 +156,7 @@ impl Destination {
             let Ok(name) = entry.file_name().into_string() else {
                 continue;
             };
-            if name.starts_with("lb_") && entry.path().is_dir() {
+            if name.starts_with("lb_") && is_folder(&entry.path()).map_err(failed)? {
                 folders.push(name);
             }
         }
@@ -171,8 +166,17 @@ impl Destination {
 
     /// The folders of [`Destination::table_folders`] that hold a Delta log.
     pub(crate) fn log_folders(&self) -> Result<Vec<String>, LakeError> {
-        let mut folders = self.table_folders()?;
-        folders.retain(|folder| self.folder.join(folder).join("_delta_log").is_dir());
+        let mut folders = Vec::new();
+        for folder in self.table_folders()? {
+            let log = self.folder.join(&folder).join("_delta_log");
+            // One that cannot be looked at may be a history: it must not be passed over.
+            let is_log = is_folder(&log).map_err(|error| {
+                LakeError::io(&format!("look at \"{}\"", log.display()), &error)
+            })?;
+            if is_log {
+                folders.push(folder);
+            }
+        }
         Ok(folders)
     }
 
@@ -184,7 +188,9 @@ impl Destination {
         if make {
             create_folders(&path.join("_delta_log"))
                 .map_err(|error| LakeError::io(&format!("create folder \"{name}\""), &error))?;
-        } else if !path.join("_delta_log").is_dir() {
+        } else if !is_folder(&path.join("_delta_log"))
+            .map_err(|error| LakeError::io(&format!("look at folder \"{name}\""), &error))?
+        {
             return Err(LakeError::config(
                 format!("history table \"{name}\" does not exist any more"),
                 "Bring it back (is its volume mounted?), or stop the feed and start it again.",
@@ -205,6 +211,16 @@ impl Destination {
 impl fmt::Display for Destination {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.folder.display().fmt(f)
+    }
+}
+
+/// Whether there is a folder. Unlike `Path::is_dir`, it does not take one that cannot be looked at for
+/// one that is not there.
+pub(crate) fn is_folder(path: &std::path::Path) -> std::io::Result<bool> {
+    match fs::metadata(path) {
+        Ok(metadata) => Ok(metadata.is_dir()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
     }
 }
 
@@ -373,11 +389,11 @@ mod tests {
         assert_eq!(destination.check().unwrap_err().kind(), ErrorKind::Config);
         destination.prepare().unwrap();
         destination.prepare().unwrap();
-        assert!(!destination.history_exists());
+        assert!(destination.log_folders().unwrap().is_empty());
         fs::create_dir_all(lake.join("lb_x_history/_delta_log")).unwrap();
         fs::write(lake.join(".wal2delta-x"), "").unwrap();
         destination.prepare().unwrap();
-        assert!(destination.history_exists());
+        assert_eq!(destination.log_folders().unwrap(), ["lb_x_history"]);
         assert_eq!(destination.table_folders().unwrap(), ["lb_x_history"]);
 
         fs::write(lake.join("notes.txt"), "").unwrap();

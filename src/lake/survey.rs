@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use futures::{StreamExt, TryStreamExt, stream};
 
-use crate::lake::destination::Destination;
+use crate::lake::destination::{Destination, is_folder};
 use crate::lake::error::{ErrorKind, LakeError};
 use crate::lake::event::Found;
 use crate::lake::log::{Metadata, commit_path};
@@ -29,7 +29,9 @@ pub(crate) async fn survey(
     let listed = destination.clone();
     let folders = tokio::task::spawn_blocking(move || {
         // `start` made it. Without it the histories are somewhere else, and must not begin anew.
-        if !listed.folder().is_dir() {
+        let exists = is_folder(listed.folder())
+            .map_err(|error| LakeError::io(&format!("look at destination \"{listed}\""), &error))?;
+        if !exists {
             return Err(LakeError::config(
                 format!("destination \"{listed}\" does not exist any more"),
                 "Bring it back (is its volume mounted?), or stop the feed and start it again.",
