@@ -111,7 +111,8 @@ SELECT s.table_oid, s.status, s.committed_lsn, s.last_write_time,
        s.last_error, s.staged_bytes
 FROM wal2delta.table_states() s
 JOIN wal2delta.own_feeds f ON f.schema_oid = s.schema_oid
-JOIN pg_catalog.pg_class c ON c.oid = s.table_oid
+-- One that was moved to another schema is in its feed no more, before the worker has noticed.
+JOIN pg_catalog.pg_class c ON c.oid = s.table_oid AND c.relnamespace = s.schema_oid
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace;
 COMMENT ON VIEW wal2delta.tables IS 'state of each table of a fed schema';
 

@@ -4,6 +4,7 @@ lost or doubled row."""
 import os
 
 from harness.feed import Feed
+from harness.readers import DELTA_RS, read_history
 from harness.waiting import wait_for
 
 READ_ONLY, WRITABLE = 0o500, 0o755
@@ -60,6 +61,28 @@ def test_a_folder_that_cannot_be_looked_at_is_not_taken_for_none(feed):
     wait_for(lambda: state(feed, "hidden") == "STREAMING", 60, "the table to come back")
     assert feed.events("hidden") == [("insert", (1,)), ("insert", (2,))]
     assert [path.name for path in feed.destination.iterdir()] == ["lb_hidden_history"]
+
+
+def test_a_log_that_cannot_be_read_is_not_taken_for_a_damaged_one(feed):
+    """A worker that begins meanwhile waits: the last rows of a dropped table are in the WAL alone."""
+    for name in ("dropped", "stays"):
+        feed.table(f"{name} (k int PRIMARY KEY)")
+        feed.sql(f"INSERT INTO {name} VALUES (1)")
+    feed.start(flush_interval="60s")
+    feed.flush()
+    history = feed.path("dropped")
+    (history / "_delta_log").chmod(0o300)
+    try:
+        feed.sql("INSERT INTO dropped VALUES (2)")
+        feed.sql("DROP TABLE dropped")
+        feed.cluster.terminate_feed_worker()
+        feed.cluster.wait_for_feed_worker()
+        wait_for(lambda: "ermission" in (feed.view("stays")["last_error"] or ""), 30, "the failure to be shown")
+    finally:
+        (history / "_delta_log").chmod(0o755)
+    wait_for(lambda: state(feed, "stays") == "STREAMING", 60, "the feed to come back")
+    feed.flush()
+    assert [row.values for row in read_history(DELTA_RS, history)] == [(1,), (2,)]
 
 
 def test_a_row_that_cannot_be_read_fails_its_table_alone(cluster):

@@ -68,6 +68,8 @@ fn start(source_schema: Option<&CStr>, destination: Option<&str>, options: Optio
 fn report_destination(error: &LakeError) -> ! {
     let code = match error.kind() {
         ErrorKind::Config => PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
+        // As Postgres itself has it (errcode_for_file_access).
+        ErrorKind::Denied => PgSqlErrorCode::ERRCODE_INSUFFICIENT_PRIVILEGE,
         _ => PgSqlErrorCode::ERRCODE_IO_ERROR,
     };
     let hint = error

@@ -111,6 +111,14 @@ impl Relation {
         name.to_string_lossy().into_owned()
     }
 
+    /// The table whose rows a statement rewrites into this relation, if it is the transient heap of an
+    /// `ALTER TABLE`. Statements that leave the values as they are (CLUSTER, VACUUM FULL) are not
+    /// decoded (rewriteheap.c writes with HEAP_INSERT_NO_LOGICAL).
+    pub fn rewrite_of(&self) -> Option<u32> {
+        let table = self.class().relrewrite.to_u32();
+        (table != 0).then_some(table)
+    }
+
     /// An ordinary, logged table that is no partition and no transient heap of a rewrite.
     pub fn is_plain_table(&self) -> bool {
         let class = self.class();
@@ -232,7 +240,8 @@ unsafe extern "C-unwind" fn startup(
     // SAFETY: both pointers are the server's own for this call.
     unsafe {
         (*options).output_type = pg_sys::OutputPluginOutputType::OUTPUT_PLUGIN_BINARY_OUTPUT;
-        (*options).receive_rewrites = false;
+        // The rows of a rewritten table tell that their values may be others now.
+        (*options).receive_rewrites = true;
         (*ctx).output_plugin_private = std::ptr::null_mut();
     }
 }

@@ -157,9 +157,16 @@ impl Buffer {
     }
 }
 
-/// Whether rows of a shape can be written to a table with this schema: the same columns, not just
-/// ones of the same names, where the table may allow NULL in more of them.
+/// Whether rows of a shape can be written to a table with this schema: the same columns, where the
+/// table may allow NULL in more of them.
 pub fn compatible(table: &HistorySchema, rows: &HistorySchema) -> bool {
+    let mut columns = table.source().iter().zip(rows.source());
+    same_columns(table, rows) && columns.all(|(table, rows)| table.nullable || !rows.nullable)
+}
+
+/// Whether two schemas have the same columns, not just ones of the same names, if perhaps with NULL
+/// in more of them.
+pub fn same_columns(table: &HistorySchema, rows: &HistorySchema) -> bool {
     table.source().len() == rows.source().len()
         && table
             .source()
@@ -169,7 +176,6 @@ pub fn compatible(table: &HistorySchema, rows: &HistorySchema) -> bool {
                 let numbers = table.number.zip(rows.number);
                 table.name == rows.name
                     && table.data_type == rows.data_type
-                    && (table.nullable || !rows.nullable)
                     && numbers.is_none_or(|(table, rows)| table == rows)
             })
 }

@@ -48,7 +48,8 @@ impl Feeds {
     pub fn handle(&mut self, event: Event) {
         match event {
             Event::Opened { table, folder, .. } => {
-                if let Some(table) = self.tables.get_mut(&table) {
+                let leaves = self.leaving.iter().any(|leaving| leaving.oid == table);
+                if let Some(table) = self.tables.get_mut(&table).filter(|_| !leaves) {
                     table.opened(folder);
                 }
             }
@@ -69,8 +70,9 @@ impl Feeds {
     }
 
     fn committed(&mut self, oid: u32, ticket: u64, rows: u64) {
+        // One that has come back meanwhile writes nothing before this.
         let leaving = self.leaving.iter_mut().find(|table| table.oid == oid);
-        let Some(table) = self.tables.get_mut(&oid).or(leaving) else {
+        let Some(table) = leaving.or(self.tables.get_mut(&oid)) else {
             return;
         };
         if let State::Snapshot(snapshot) = &mut table.state
@@ -162,7 +164,7 @@ impl Feeds {
         }
         for oid in full_tables(|namespace| open_feeds.contains(&namespace)) {
             if !self.tables.contains_key(&oid) {
-                with_relation(oid, |relation| self.adopt(relation));
+                with_relation(oid, |relation| self.adopt(transaction, relation));
             }
             self.open_empty(oid, since, transaction);
         }
@@ -327,12 +329,16 @@ fn seal(table: &mut Table, feed: &Feed, source: Source, lake: &Lake) -> Result<(
     let batch = columns::seal(schema, held.value, &mut stream.sort_by)?;
     let whole = stream.pending.map_or(0, |pending| pending.first);
     open(table, feed, source, lake, whole);
-    let State::Streaming(stream) = &table.state else {
+    let State::Streaming(stream) = &mut table.state else {
         return Ok(());
     };
     let Some(writer) = &stream.writer else {
         return Ok(());
     };
+    if let Some(schema) = stream.schema.clone().filter(|_| stream.widened) {
+        writer.widen(schema);
+        stream.widened = false;
+    }
     writer.write(Charged {
         value: batch,
         charge: held.charge,

@@ -10,9 +10,8 @@ use crate::lake::{LakeError, Retry};
 
 impl Feeds {
     pub fn writer_failed(&mut self, oid: u32, error: LakeError) {
-        if !self.tables.contains_key(&oid)
-            && let Some(index) = self.leaving.iter().position(|table| table.oid == oid)
-        {
+        // One that has come back meanwhile writes nothing before this.
+        if let Some(index) = self.leaving.iter().position(|table| table.oid == oid) {
             let fed = self.feeds.contains_key(&self.leaving[index].namespace);
             let table = &mut self.leaving[index];
             log!(

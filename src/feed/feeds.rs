@@ -130,6 +130,8 @@ pub struct Feeds {
     pub lanes: Lanes,
     /// A failed table can be written again; the worker shall decode again from the slot.
     pub redecode: bool,
+    /// Transaction and table of the last row that was seen to be rewritten.
+    pub rewriting: Option<(u32, u32)>,
     /// Tables with rows that are whole only if the current transaction ends with FULL identity.
     pub unproven: Vec<u32>,
     /// Tables that left their feed while a last commit is under way.
@@ -177,6 +179,7 @@ impl Feeds {
             unreadable: HashSet::new(),
             lanes: Lanes::new(database),
             redecode: false,
+            rewriting: None,
             unproven: Vec::new(),
             leaving: Vec::new(),
             failures: HashMap::new(),

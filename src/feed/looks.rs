@@ -2,10 +2,10 @@
 //! and go.
 
 use pgrx::prelude::*;
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use super::buffer::compatible;
+use super::buffer::same_columns;
 use super::catalog::{self, CatalogTable, FeedRow, Look};
 use super::feeds::{COPIED, Feed, Feeds, Halt};
 use super::resume::history;
@@ -54,7 +54,7 @@ impl Feeds {
             self.apply_resyncs(look.resyncs);
         }
         for table in look.tables {
-            self.apply_table(table);
+            self.apply_table(table, look.until);
         }
         self.compare_columns();
         self.copy_altered();
@@ -121,8 +121,11 @@ impl Feeds {
             let Some(table) = self.tables.get_mut(&oid) else {
                 continue;
             };
-            let fits = HistorySchema::new(fields)
-                .is_ok_and(|now| table.schema().is_none_or(|schema| compatible(schema, &now)));
+            let fits = HistorySchema::new(fields).is_ok_and(|now| {
+                table
+                    .schema()
+                    .is_none_or(|schema| same_columns(schema, &now))
+            });
             table.compare = false;
             if !fits {
                 table.altered_at = Some((until, table.copies));
@@ -184,25 +187,38 @@ impl Feeds {
         }
     }
 
-    /// Notes tables that a look did not find. It is ahead of decoding, so they leave their feed
-    /// only when decoding has got to where it was.
+    /// Notes tables that a look did not find in the schema of their feed. It is ahead of decoding, so
+    /// they leave their feed only when decoding has got to where it was.
     fn note_gone(&mut self, look: &Look) {
-        let present: HashSet<u32> = look.tables.iter().map(|table| table.oid).collect();
+        let present: HashMap<u32, u32> = look
+            .tables
+            .iter()
+            .map(|table| (table.oid, table.namespace))
+            .collect();
+        let position = self.position;
+        let mut moved = Vec::new();
         for table in self.tables.values_mut() {
-            match present.contains(&table.oid) {
+            let now = present.get(&table.oid);
+            match now == Some(&table.namespace) {
                 true => table.gone_at = None,
                 false => drop(table.gone_at.get_or_insert(look.until)),
             }
+            if now.is_some() && table.gone_at.is_some_and(|lsn| position >= lsn) {
+                moved.push(table.oid);
+            }
         }
-        let position = self.position;
         self.forget_tables(true, |table| {
             table.gone_at.is_some_and(|lsn| position >= lsn)
         });
+        // From here on another feed has their changes.
+        for oid in moved {
+            self.note_missed(oid, u64::MAX);
+        }
     }
 
     /// Forgets tables after their last commit was asked for. `fed`: whether their feed goes on, so that
     /// what cannot be written now is tried again.
-    fn forget_tables(&mut self, fed: bool, gone: impl Fn(&Table) -> bool) {
+    pub fn forget_tables(&mut self, fed: bool, gone: impl Fn(&Table) -> bool) {
         let oids: Vec<u32> = self
             .tables
             .values()
@@ -217,16 +233,27 @@ impl Feeds {
             let Some(table) = self.tables.remove(&oid) else {
                 continue;
             };
-            let source = self.source(oid);
-            if let Some(feed) = self.feeds.get_mut(&table.namespace)
-                && let Some(history) = table.history()
-            {
+            if let Some(history) = table.history() {
                 // Should it come back, its history is the one to replace.
-                feed.found
-                    .insert(oid, left(history, source, feed.row.generation));
+                let left = left(history, self.source(oid), table.generation);
+                self.note_left(table.namespace, left);
             }
             if table.unfinished(fed) {
                 self.leaving.push(table);
+            }
+        }
+    }
+
+    /// Notes the history of a table that has left the feed of a schema, for that feed and all others
+    /// to the same destination.
+    fn note_left(&mut self, namespace: u32, left: Found) {
+        let Some(destination) = self.feeds.get(&namespace).map(|feed| &feed.destination) else {
+            return;
+        };
+        let destination = destination.clone();
+        for feed in self.feeds.values_mut() {
+            if feed.destination == destination {
+                feed.found.insert(left.source.table, left.clone());
             }
         }
     }
@@ -314,7 +341,7 @@ impl Feeds {
     }
 
     /// Takes over what a look says of one relation.
-    fn apply_table(&mut self, found: CatalogTable) {
+    fn apply_table(&mut self, found: CatalogTable, until: u64) {
         let Some(feed) = self.feeds.get(&found.namespace) else {
             return;
         };
@@ -356,6 +383,7 @@ impl Feeds {
         table.shown.skipped = skipped;
         // They may have been altered while no worker ran, or the feed was paused.
         table.compare = true;
+        table.found_at = until;
         table.shown.columns = found.columns;
         if let Some((pause, logged)) = self.failures.remove(&found.oid) {
             (table.pause, table.logged) = (pause, logged);
@@ -369,14 +397,22 @@ impl Feeds {
         let Some(table) = self.tables.get_mut(&found.oid) else {
             return;
         };
+        if table.namespace != found.namespace {
+            // It leaves its feed first.
+            return;
+        }
         let building = table.building();
         table.name = found.name;
-        table.namespace = found.namespace;
         table.shown.skipped = reason.clone();
         table.compare |= table.shown.columns != found.columns;
         table.shown.columns = found.columns;
         match (&mut table.state, reason) {
             (State::Skipped(current), Some(reason)) => *current = reason,
+            // What it changes from now on is in no WAL.
+            (State::Streaming(stream), Some(Reason::Unlogged)) if stream.has_rows => {
+                self.copy_again(found.oid, position, "it was unlogged");
+                return;
+            }
             (State::Skipped(_), None) => table.state = Table::queued(None, position, false, ""),
             // One with a history waits until it can be copied over it.
             (State::Snapshot(snapshot), Some(reason))

@@ -3,11 +3,13 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use super::buffer::{Buffer, compatible};
+use super::buffer::{Buffer, compatible, same_columns};
 use super::catalog::FEED_KEY;
 use super::feeds::Feeds;
 use super::table::{Copying, Pending, Phase, Reason, State, Stream, Table};
-use crate::decode::{Change, Relation, Sink, Transaction, fixed_attributes, identity_full};
+use crate::decode::{
+    Change, Relation, Sink, Transaction, fixed_attributes, identity_full, with_relation,
+};
 use crate::fail_point;
 use crate::lake::Retry;
 use crate::process;
@@ -35,6 +37,8 @@ enum Outcome {
     Full,
     /// The history has other columns, and no rows yet.
     Reshape,
+    /// The columns are the same, but what is in the builders has to be sealed before others are made.
+    Renew,
     /// The history cannot go on as it is; the table is copied again.
     CopyAgain(&'static str),
     /// The table's data cannot be expressed.
@@ -59,7 +63,14 @@ impl Sink for Feeds {
             self.look_wanted = true;
             return;
         }
-        if !self.tables.contains_key(&oid) && !self.adopt(relation) {
+        if let Some(table) = relation.rewrite_of() {
+            self.note_rewrite(transaction, table);
+            return;
+        }
+        if !self.tables.contains_key(&oid) && !self.adopt(transaction, relation) {
+            return;
+        }
+        if !self.in_its_feed(transaction, relation) {
             return;
         }
         let large = self.lake.budget().limit() / LARGE_CHANGE;
@@ -105,6 +116,49 @@ impl Sink for Feeds {
 }
 
 impl Feeds {
+    /// Whether a table that is known was in the schema of its feed when it was changed. Its history
+    /// misses the change if it was not: it has left its feed, or a look, ahead of decoding, found that
+    /// it will have come to it.
+    fn in_its_feed(&mut self, transaction: &Transaction, relation: &Relation) -> bool {
+        let oid = relation.oid();
+        let Some(table) = self.tables.get(&oid) else {
+            return false;
+        };
+        if table.namespace == relation.namespace() && relation.is_plain_table() {
+            return true;
+        }
+        let comes = transaction.commit_lsn < table.found_at;
+        if !comes {
+            self.forget_tables(true, |table| table.oid == oid);
+            self.note_missed(oid, transaction.end_lsn);
+        } else if matches!(&table.state, State::Streaming(stream)
+            if transaction.end_lsn > stream.settled)
+        {
+            self.copy_again(oid, transaction.commit_lsn, "it was not in the schema");
+        }
+        false
+    }
+
+    /// A row of a table was written anew, with another value in some column: what its history has is
+    /// not what the table holds. All rows are, in this transaction; the first one is enough.
+    fn note_rewrite(&mut self, transaction: &Transaction, oid: u32) {
+        if self.rewriting == Some((transaction.xid, oid)) {
+            return;
+        }
+        self.rewriting = Some((transaction.xid, oid));
+        if !self.tables.contains_key(&oid) {
+            with_relation(oid, |relation| self.adopt(transaction, relation));
+        }
+        let replaced = match self.tables.get(&oid).map(|table| &table.state) {
+            Some(State::Streaming(stream)) => transaction.end_lsn > stream.settled,
+            Some(State::Snapshot(_)) => true,
+            _ => false,
+        };
+        if replaced {
+            self.copy_again(oid, transaction.commit_lsn, "its rows were rewritten");
+        }
+    }
+
     /// Takes a change, or half of one, into its table.
     fn take(&mut self, transaction: &Transaction, relation: &Relation, change: Change) {
         let oid = relation.oid();
@@ -116,6 +170,11 @@ impl Feeds {
         READING.store(oid, Ordering::Relaxed);
         let outcome = match &mut table.state {
             State::Streaming(stream) => match stream.offer(transaction, relation, change) {
+                Outcome::Renew => {
+                    self.seal(oid, false);
+                    self.drop_builders(oid);
+                    return self.take(transaction, relation, change);
+                }
                 Outcome::Reshape => {
                     self.reshape(oid, transaction);
                     return self.take(transaction, relation, change);
@@ -153,7 +212,7 @@ impl Feeds {
             table.shown.skipped = (!relation.identity_full()).then_some(Reason::NotFull);
         }
         match outcome {
-            Outcome::Taken | Outcome::Reshape => {}
+            Outcome::Taken | Outcome::Reshape | Outcome::Renew => {}
             Outcome::Full => self.batch_full(oid),
             Outcome::CopyAgain(why) => self.copy_again(oid, transaction.commit_lsn, why),
             Outcome::Failed(error) => self.fail(oid, error, Retry::AfterChange),
@@ -187,16 +246,14 @@ impl Feeds {
 
     /// Takes in a relation that no look has found yet, if all of its changes are in the WAL that is
     /// decoded, or its history tells where to go on. Any other is left to the next look.
-    pub fn adopt(&mut self, relation: &Relation) -> bool {
+    pub fn adopt(&mut self, transaction: &Transaction, relation: &Relation) -> bool {
         let oid = relation.oid();
         // One that is no table may become one, by DETACH PARTITION, say; then, as after a move from
         // another schema, its rows so far have to be copied.
         let feed = self.feeds.get(&relation.namespace());
         let Some(feed) = feed.filter(|_| relation.is_plain_table()) else {
             self.not_whole.insert(oid);
-            if self.missed.insert(oid) {
-                self.note_missed(oid);
-            }
+            self.note_missed(oid, transaction.end_lsn);
             return false;
         };
         let name = relation.name();
@@ -244,6 +301,14 @@ impl Feeds {
                 table.state = State::Skipped(Reason::NotFull);
                 self.building = self.building.saturating_sub(building);
             }
+        }
+    }
+
+    fn drop_builders(&mut self, oid: u32) {
+        if let Some(table) = self.tables.get_mut(&oid)
+            && let State::Streaming(stream) = &mut table.state
+        {
+            stream.buffer = None;
         }
     }
 
@@ -332,7 +397,7 @@ impl Stream {
             && !buffer.fits(relation)
         {
             if self.has_rows {
-                return Outcome::CopyAgain("its columns have changed");
+                return self.renew(relation);
             }
             self.buffer = None;
         }
@@ -341,7 +406,13 @@ impl Stream {
                 Ok(buffer) => self.buffer = Some(buffer),
                 Err(error) => return Outcome::Failed(error.to_string()),
             }
-            if !self.rows_fit() {
+            if let (Some(schema), Some(buffer)) = (&self.schema, &self.buffer)
+                && !compatible(schema, buffer.schema())
+                && same_columns(schema, buffer.schema())
+            {
+                self.schema = Some(schema.with_nulls_of(buffer.schema()));
+                self.widened = true;
+            } else if !self.rows_fit() {
                 return match self.has_rows {
                     true => Outcome::CopyAgain("its columns have changed"),
                     false => Outcome::Reshape,
@@ -367,6 +438,17 @@ impl Stream {
             Outcome::Full
         } else {
             Outcome::Taken
+        }
+    }
+
+    /// The relation is not as it was when the builders were made.
+    fn renew(&self, relation: &Relation) -> Outcome {
+        let schema = self.schema.as_ref();
+        let schema = schema.or(self.buffer.as_ref().map(Buffer::schema));
+        match (Buffer::new(relation), schema) {
+            (Ok(next), Some(schema)) if same_columns(schema, next.schema()) => Outcome::Renew,
+            (Ok(_), _) => Outcome::CopyAgain("its columns have changed"),
+            (Err(error), _) => Outcome::Failed(error.to_string()),
         }
     }
 

@@ -96,9 +96,13 @@ impl Feeds {
         snapshot.marking = Some(ticket);
     }
 
-    /// A table has changed that is in no feed any more. If it comes back, whenever that is, its history
-    /// has to be replaced: that is recorded in the history itself.
-    pub fn note_missed(&mut self, oid: u32) {
+    /// A transaction that ended at `end_lsn` has changed a table that was in no feed. If the table comes
+    /// back, whenever that is, its history has to be replaced: that is recorded in the history itself.
+    /// What the history has already, as after a restart, is not missed.
+    pub fn note_missed(&mut self, oid: u32, end_lsn: u64) {
+        if self.missed.contains(&oid) {
+            return;
+        }
         let (ticket, first) = (self.ticket(), self.position);
         let commit = InFlight {
             ticket,
@@ -112,14 +116,16 @@ impl Feeds {
             {
                 writer.mark_gap(ticket);
                 stream.in_flight.push_back(commit);
+                self.missed.insert(oid);
             }
             return;
         }
         let Some((feed, found)) = self.feeds.values().find_map(|feed| {
             let found = feed.found.get(&oid)?;
-            let generation = found.progress.map(|progress| progress.generation);
-            let own = generation == Some(self.generation(oid, feed));
-            (own && feed.halt.is_none()).then_some((feed, found))
+            let progress = found.progress?;
+            let own = progress.generation == self.generation(oid, feed) || feed.row.continues;
+            let missed = own && feed.halt.is_none() && progress.lsn < end_lsn;
+            missed.then_some((feed, found))
         }) else {
             return;
         };
@@ -143,6 +149,7 @@ impl Feeds {
         let state = State::Streaming(Box::new(stream));
         let table = Table::new(oid, namespace, format!("OID {oid}"), generation, state);
         self.leaving.push(table);
+        self.missed.insert(oid);
     }
 
     fn begin_copy(&mut self, oid: u32) {

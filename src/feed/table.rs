@@ -45,6 +45,8 @@ pub struct Table {
     pub altered_at: Option<(u64, u64)>,
     /// How often it was found that it has to be copied again.
     pub copies: u64,
+    /// A look found it in its schema, ahead of decoding: the end of the WAL then.
+    pub found_at: u64,
     /// A look did not find it any more: it leaves its feed once decoding is here.
     pub gone_at: Option<u64>,
 }
@@ -195,6 +197,8 @@ pub struct Stream {
     pub sort_by: i64,
     /// The history table's columns, once it is there or about to be.
     pub schema: Option<HistorySchema>,
+    /// `schema` allows NULL in more columns than the writer was told.
+    pub widened: bool,
     /// Builders, from the first change on.
     pub buffer: Option<Buffer>,
     /// The writer, from the first batch on.
@@ -249,6 +253,7 @@ impl Stream {
             history,
             settled,
             unchecked: None,
+            widened: false,
             buffer: None,
             writer: None,
             pending: None,
@@ -339,6 +344,7 @@ impl Table {
             patience: Duration::ZERO,
             pause: Duration::ZERO,
             logged: None,
+            found_at: 0,
             gone_at: None,
         };
         if let Some(history) = table.history() {

@@ -65,13 +65,22 @@ pub extern "C-unwind" fn wal2delta_feed_main(argument: pg_sys::Datum) {
         .execute();
 }
 
-/// Takes the database's place in shared memory; false if another worker has it.
+/// Takes the database's place in shared memory; false if another worker has it, or a session needs
+/// the database without workers.
 fn register(database: u32) -> bool {
+    let withheld_by = shared::lock()
+        .database(database)
+        .map_or(0, |entry| entry.withheld_by);
+    let withheld_by = if process::runs(withheld_by) {
+        withheld_by
+    } else {
+        0
+    };
     let mut state = shared::lock();
     let Some(entry) = state.database_or_new(database) else {
         return false;
     };
-    if entry.worker_pid != 0 {
+    if entry.worker_pid != 0 || (entry.withheld_by != 0 && entry.withheld_by == withheld_by) {
         return false;
     }
     entry.worker_pid = process::my_pid();

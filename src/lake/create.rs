@@ -98,7 +98,7 @@ async fn own_empty_table(
             "history table \"{}\" is the source table's already, and was not found before",
             store.name()
         ))),
-        Err(error) if error.kind() == crate::lake::error::ErrorKind::Transient => Err(error),
+        Err(error) if error.kind().is_of_access() => Err(error),
         // Whatever it is, it is not ours.
         Err(_) => Ok(None),
     }

@@ -275,7 +275,7 @@ fn not_absolute(message: String) -> LakeError {
 }
 
 /// The folder name of a source table's history: `lb_<table>_history`. A byte that has a meaning
-/// in paths or URLs is written as `~` and two hex digits. Not as `%`: the Delta kernel, and with
+/// in paths, URLs or the patterns of an engine's file names is written as `~` and two hex digits. Not as `%`: the Delta kernel, and with
 /// it DuckDB and deltalake, decode that twice and do not find the folder.
 pub fn folder_name(table: &str) -> String {
     numbered_folder_name(table, 0)
@@ -295,7 +295,7 @@ pub(crate) fn numbered_folder_name(table: &str, number: u32) -> String {
         if c.is_control()
             || matches!(
                 c,
-                '/' | '\\' | '%' | '~' | '?' | '#' | '*' | ':' | '"' | '<' | '>' | '|'
+                '/' | '\\' | '%' | '~' | '?' | '#' | '*' | ':' | '"' | '<' | '>' | '|' | '{' | '}'
             )
         {
             let mut buffer = [0; 4];
@@ -415,6 +415,7 @@ mod tests {
         assert_eq!(folder_name("Übung 1"), "lb_Übung 1_history");
         assert_eq!(folder_name("../x"), "lb_..~2Fx_history");
         assert_eq!(folder_name("a%b~\n"), "lb_a~25b~7E~0A_history");
+        assert_eq!(folder_name("{0}"), "lb_~7B0~7D_history");
         assert_eq!(numbered_folder_name("t", 2), "lb_t_history_2");
         let long = folder_name(&"/ä".repeat(200));
         assert!(long.len() <= 255 && long.ends_with("_history"), "{long}");

@@ -11,7 +11,9 @@ pub enum ErrorKind {
     Transient,
     /// Another writer changed the table since our last commit (one writer per table).
     Conflict,
-    /// The destination is wrong, not allowed, or holds something that is not ours.
+    /// The store refuses access.
+    Denied,
+    /// The destination is wrong, or holds something that is not ours.
     Config,
     /// The rows or the schema cannot be expressed in Delta.
     Data,
@@ -35,10 +37,17 @@ impl ErrorKind {
     pub const fn retry(self) -> Retry {
         match self {
             // That a person has mended the destination is found out like any other recovery.
-            ErrorKind::Transient | ErrorKind::Internal | ErrorKind::Config => Retry::Backoff,
+            ErrorKind::Transient | ErrorKind::Denied | ErrorKind::Internal | ErrorKind::Config => {
+                Retry::Backoff
+            }
             ErrorKind::Data => Retry::AfterChange,
             ErrorKind::Conflict => Retry::AfterResync,
         }
+    }
+
+    /// Whether the store has not answered: then the error says nothing about what is stored there.
+    pub const fn is_of_access(self) -> bool {
+        matches!(self, ErrorKind::Transient | ErrorKind::Denied)
     }
 }
 
@@ -71,7 +80,7 @@ impl LakeError {
             .with_hint("Make sure that nothing else writes to this table, then take a new snapshot of it with wal2delta.resync().")
     }
 
-    /// A destination or a permission is wrong.
+    /// A destination is wrong.
     pub fn config(message: impl Into<String>, hint: impl Into<String>) -> Self {
         Self::new(ErrorKind::Config, message).with_hint(hint)
     }
@@ -166,8 +175,11 @@ impl LakeError {
 }
 
 fn denied(doing: &str, error: &(dyn StdError + 'static)) -> LakeError {
-    LakeError::config(
+    LakeError::new(
+        ErrorKind::Denied,
         format!("could not {doing}: {}", chain_text(error)),
+    )
+    .with_hint(
         "The operating system user that runs Postgres needs permission to read and write there.",
     )
 }
@@ -209,7 +221,7 @@ mod tests {
         let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
         assert_eq!(
             LakeError::io("write \"/x\"", &forbidden).kind(),
-            ErrorKind::Config
+            ErrorKind::Denied
         );
         let error = LakeError::io("write \"/x\"", &full);
         assert_eq!(error.kind(), ErrorKind::Transient);
@@ -225,7 +237,7 @@ mod tests {
         };
         assert_eq!(
             LakeError::store("read it", &error).kind(),
-            ErrorKind::Config
+            ErrorKind::Denied
         );
     }
 }

@@ -251,6 +251,21 @@ impl HistorySchema {
         }
     }
 
+    /// The same columns, with NULL where this or `other`, of the same columns, allows it.
+    pub fn with_nulls_of(&self, other: &HistorySchema) -> HistorySchema {
+        let columns = self.source.iter().zip(&other.source);
+        let source = columns
+            .map(|(field, other)| Field {
+                nullable: field.nullable || other.nullable,
+                ..field.clone()
+            })
+            .collect();
+        HistorySchema {
+            mapping: self.mapping.clone(),
+            ..Self::without_mapping(source)
+        }
+    }
+
     /// Names of all columns inside Parquet files and statistics, in order.
     pub(crate) fn physical_names(&self) -> Vec<&str> {
         match &self.mapping {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures::{StreamExt, TryStreamExt, stream};
 
 use crate::lake::destination::{Destination, is_folder};
-use crate::lake::error::{ErrorKind, LakeError};
+use crate::lake::error::LakeError;
 use crate::lake::event::Found;
 use crate::lake::log::{Metadata, commit_path};
 use crate::lake::open::open_table;
@@ -85,7 +85,7 @@ async fn look(
             whole: table.whole,
             writer: table.writer,
         })),
-        Err(error) if error.kind() == ErrorKind::Transient => Err(error),
+        Err(error) if error.kind().is_of_access() => Err(error),
         // Damaged, but perhaps one of ours: it must be shown, and its name not be taken.
         Err(error) => Ok(first_source(&store).await?.map(|source| Found {
             folder,

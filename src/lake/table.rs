@@ -32,6 +32,8 @@ struct Open {
     store: TableStore,
     table: Table,
     schema: HistorySchema,
+    /// The schema from the next commit on.
+    widened: Option<HistorySchema>,
     held: Held,
     checkpoints: Checkpoints,
     /// Somebody else has changed the table, or a late commit of ours: rows cannot be added before it
@@ -147,6 +149,7 @@ impl TableTask {
         }));
         self.open = Some(Open {
             taken,
+            widened: None,
             held: Held::new(Arc::clone(&self.shared), store.clone(), self.spec.table),
             checkpoints: Checkpoints::new(
                 Arc::clone(&self.shared),
@@ -173,6 +176,7 @@ impl TableTask {
         let table = self.spec.table;
         match message {
             Message::Write(batch) => open.held.add(batch, &open.schema)?,
+            Message::Widen(schema) => open.widened = Some(schema.adopt(&open.schema)),
             Message::Spill => open.held.spill(),
             Message::Stage { ticket } => {
                 let (files, _) = open.held.take_files().await?;
@@ -273,6 +277,10 @@ impl TableTask {
         let rows = files.iter().map(|file| file.rows).sum();
         let mut metadata = open.table.metadata.clone();
         begin_generation(&mut metadata, self.spec.generation);
+        let schema = open.widened.take().unwrap_or_else(|| open.schema.clone());
+        if schema != open.schema {
+            metadata.schema_string = schema.to_delta_json();
+        }
         let mut actions = Vec::new();
         if metadata != open.table.metadata {
             actions.push(Action::MetaData(metadata.clone()));
@@ -291,6 +299,8 @@ impl TableTask {
             .await
             .map_err(Failure::into_error)?;
         open.table.metadata = metadata;
+        open.table.schema = Ok(schema.clone());
+        open.schema = schema;
         self.committed(version, rows_commit);
         Ok((Some(version), rows))
     }

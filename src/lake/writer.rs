@@ -93,6 +93,7 @@ pub struct Replace {
 #[derive(Debug)]
 pub(crate) enum Message {
     Write(Charged<RecordBatch>),
+    Widen(HistorySchema),
     Spill,
     Commit { ticket: u64, commit: RowsCommit },
     Replace { ticket: u64, replace: Replace },
@@ -118,6 +119,12 @@ impl HistoryWriter {
     /// in memory, charged, until they are spilled or committed.
     pub fn write(&self, batch: Charged<RecordBatch>) {
         self.send(Message::Write(batch));
+    }
+
+    /// The rows that follow may have NULL in more columns; the next commit says so. `schema` differs
+    /// from the table's in nothing else.
+    pub fn widen(&self, schema: HistorySchema) {
+        self.send(Message::Widen(schema));
     }
 
     /// Stores what is held in memory as data files, not in the log, and releases the memory.
