@@ -98,6 +98,8 @@ pub enum LaneState {
     Done,
     /// The job failed; see `error`.
     Failed,
+    /// The table's columns or rows have no place in Delta; see `error`.
+    Unfit,
     /// The job was given up because a statement waited for the table.
     GaveWay,
 }

@@ -1,6 +1,7 @@
-//! The database's encoding to UTF-8. Bytes that are no text in any encoding become U+FFFD; no
-//! value may stop a table because of how it is spelled.
+//! The database's encoding to UTF-8. Bytes that are no text in any encoding, and characters that
+//! UTF-8 has no place for, become U+FFFD; no value may stop a table because of how it is spelled.
 
+use std::borrow::Cow;
 use std::ffi::{CStr, c_int};
 
 use pgrx::pg_sys;
@@ -8,9 +9,12 @@ use pgrx::pg_sys;
 use super::column::Strings;
 use super::error::Fault;
 
+/// MAX_CONVERSION_GROWTH (pg_wchar.h).
+const GROWTH: usize = 4;
+
 /// How the database stores text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Encoding {
+pub enum Encoding {
     /// UTF8; also SQL_ASCII, where Postgres knows nothing and UTF-8 is the best guess.
     Utf8,
     /// Any other: converted by Postgres.
@@ -36,12 +40,12 @@ impl Encoding {
     ///
     /// # Safety
     /// As for [`Encoding::convert`].
-    pub unsafe fn push(self, bytes: &[u8], onto: &mut Strings) -> Result<usize, Fault> {
+    pub(super) unsafe fn push(self, bytes: &[u8], onto: &mut Strings) -> Result<usize, Fault> {
         // SAFETY: as the caller vouches.
         let bytes = unsafe { self.convert(bytes) };
-        match std::str::from_utf8(bytes) {
+        match std::str::from_utf8(&bytes) {
             Ok(text) => onto.push(text),
-            Err(_) => onto.push(&String::from_utf8_lossy(bytes)),
+            Err(_) => onto.push(&String::from_utf8_lossy(&bytes)),
         }
     }
 
@@ -51,30 +55,58 @@ impl Encoding {
     /// As for [`Encoding::convert`].
     pub unsafe fn to_string(self, bytes: &[u8]) -> String {
         // SAFETY: as the caller vouches.
-        String::from_utf8_lossy(unsafe { self.convert(bytes) }).into_owned()
+        String::from_utf8_lossy(&unsafe { self.convert(bytes) }).into_owned()
     }
 
-    /// The bytes in what should be UTF-8, living as long as the current memory context.
+    /// The bytes in what should be UTF-8. Characters that have no equivalent there become U+FFFD.
     ///
     /// # Safety
-    /// On the main thread, in a transaction (the conversion is looked up in the catalog), with a
-    /// current memory context that lives as long as the result.
-    unsafe fn convert(self, bytes: &[u8]) -> &[u8] {
+    /// On the main thread, in a transaction (the conversion is looked up in the catalog).
+    unsafe fn convert(self, bytes: &[u8]) -> Cow<'_, [u8]> {
         // In every server encoding bytes below 128 are ASCII (pg_wchar.h).
         if self == Encoding::Utf8 || bytes.is_ascii() {
-            return bytes;
+            return Cow::Borrowed(bytes);
         }
-        // SAFETY: pg_server_to_any reads `len` bytes, and returns either them (nothing to do) or
-        // a new string that ends in NUL. A value is below 1 GiB, so the length fits.
-        unsafe {
-            let start = bytes.as_ptr().cast();
-            let utf8 = pg_sys::pg_enc::PG_UTF8 as c_int;
-            let converted = pg_sys::pg_server_to_any(start, bytes.len() as c_int, utf8);
-            if std::ptr::eq(converted, start) {
-                bytes
-            } else {
-                CStr::from_ptr(converted).to_bytes()
+        let utf8 = pg_sys::pg_enc::PG_UTF8 as c_int;
+        // SAFETY: catalog look-ups, as the caller vouches.
+        let (from, procedure) = unsafe {
+            let from = pg_sys::GetDatabaseEncoding();
+            (from, pg_sys::FindDefaultConversionProc(from, utf8))
+        };
+        if procedure == pg_sys::InvalidOid {
+            return Cow::Borrowed(bytes);
+        }
+        let mut converted = Vec::with_capacity(bytes.len() * 2);
+        let mut rest = bytes;
+        // Less than this and the call stops early for want of room.
+        let mut room = vec![0u8; (bytes.len() + 1) * GROWTH];
+        while !rest.is_empty() {
+            // SAFETY: the call reads `rest`, which it leaves as it is, and writes a string that ends
+            // in NUL into `room`. A value is below 1 GiB, so that lengths fit. With `noError` it ends
+            // before a character that it cannot convert, and tells how far it came (mbutils.c).
+            let (read, text) = unsafe {
+                let read = pg_sys::pg_do_encoding_conversion_buf(
+                    procedure,
+                    from,
+                    utf8,
+                    rest.as_ptr().cast_mut(),
+                    rest.len() as c_int,
+                    room.as_mut_ptr(),
+                    c_int::try_from(room.len()).unwrap_or(c_int::MAX),
+                    true,
+                );
+                (read.max(0) as usize, CStr::from_ptr(room.as_ptr().cast()))
+            };
+            converted.extend_from_slice(text.to_bytes());
+            rest = rest.get(read..).unwrap_or_default();
+            if !rest.is_empty() {
+                converted.extend_from_slice("\u{FFFD}".as_bytes());
+                // SAFETY: reads the first byte only, or, of GB18030, the second; the value ends in NUL
+                // or is followed by another of its tuple.
+                let length = unsafe { pg_sys::pg_encoding_mblen(from, rest.as_ptr().cast()) };
+                rest = rest.get(length.max(1) as usize..).unwrap_or_default();
             }
         }
+        Cow::Owned(converted)
     }
 }

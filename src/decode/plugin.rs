@@ -4,6 +4,7 @@
 use pgrx::pg_sys;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
+use std::ffi::{CStr, CString};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A committed transaction.
@@ -104,11 +105,10 @@ impl Relation {
         self.class().relnamespace.to_u32()
     }
 
-    /// Its name.
-    pub fn name(&self) -> String {
+    /// Its name, in the database's encoding.
+    pub fn name(&self) -> CString {
         // SAFETY: a NameData is NUL-terminated.
-        let name = unsafe { std::ffi::CStr::from_ptr(self.class().relname.data.as_ptr()) };
-        name.to_string_lossy().into_owned()
+        unsafe { CStr::from_ptr(self.class().relname.data.as_ptr()) }.to_owned()
     }
 
     /// The table whose rows a statement rewrites into this relation, if it is the transient heap of an

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::options::Options;
 use super::own_wal::Refusal;
-use crate::columns::Shape;
+use crate::columns::{Encoding, Shape};
 use crate::decode::insert_position;
 use crate::lake::Field;
 use crate::process;
@@ -209,7 +209,8 @@ fn read(system: u64, database: u32, fed: &[u32]) -> SpiResult<Option<Look>> {
             .collect();
         let mut tables = Vec::new();
         let rows = client.select(
-            "SELECT c.oid, c.relnamespace, pg_catalog.convert_to(c.relname::text, 'UTF8'), \
+            "SELECT c.oid, c.relnamespace, pg_catalog.convert_to(c.relname::text, \
+                         pg_catalog.getdatabaseencoding()), \
                     c.relkind::text, \
                     c.relpersistence = 'p', c.relreplident = 'f', \
                     c.relkind = 'r' AND c.relfilenode <> c.oid, \
@@ -272,7 +273,8 @@ fn catalog_table(row: &SpiHeapTupleData) -> SpiResult<CatalogTable> {
         // pgrx takes text for UTF-8, whatever the database's encoding.
         name: row
             .get::<Vec<u8>>(3)?
-            .map(|name| String::from_utf8_lossy(&name).into_owned())
+            // SAFETY: in a transaction of the worker, which is connected to the database.
+            .map(|name| unsafe { Encoding::of_database().to_string(&name) })
             .unwrap_or_default(),
         kind: row
             .get::<String>(4)?

@@ -7,6 +7,7 @@ use super::buffer::{Buffer, compatible, same_columns};
 use super::catalog::FEED_KEY;
 use super::feeds::Feeds;
 use super::table::{Copying, Pending, Phase, Reason, State, Stream, Table};
+use crate::columns::Encoding;
 use crate::decode::{
     Change, Relation, Sink, Transaction, fixed_attributes, identity_full, with_relation,
 };
@@ -256,7 +257,8 @@ impl Feeds {
             self.note_missed(oid, transaction.end_lsn);
             return false;
         };
-        let name = relation.name();
+        // SAFETY: in a decoding callback, which has a transaction.
+        let name = unsafe { Encoding::of_database().to_string(relation.name().to_bytes()) };
         let state = self.resume(oid, relation.rewritten(), feed);
         let taken = matches!(&state, State::Streaming(_));
         if !taken

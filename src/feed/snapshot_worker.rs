@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::job::{Answer, Files, Job, Start};
 use super::worker::adopt_settings;
-use crate::columns::{self, Change, Origin, Rows, Shape};
+use crate::columns::{self, Change, Encoding, Origin, Rows, Shape};
 use crate::decode::insert_position;
 use crate::fail_point;
 use crate::lake::{
@@ -97,6 +97,10 @@ pub extern "C-unwind" fn wal2delta_snapshot_main(argument: pg_sys::Datum) {
             let entry = &mut state.lanes[lane];
             entry.state = match end {
                 End::GaveWay => LaneState::GaveWay,
+                End::Unfit(error) => {
+                    entry.error.set(&error);
+                    LaneState::Unfit
+                }
                 End::Failed(error) => {
                     entry.error.set(&error);
                     LaneState::Failed
@@ -117,6 +121,8 @@ pub extern "C-unwind" fn wal2delta_snapshot_main(argument: pg_sys::Datum) {
 enum End {
     /// It failed.
     Failed(String),
+    /// The table's columns or rows have no place in Delta.
+    Unfit(String),
     /// A statement waited for the table's lock.
     GaveWay,
 }
@@ -205,9 +211,11 @@ unsafe fn copy_relation(
         let shape = Shape::from_tupdesc(descriptor);
         let rows = Rows::new(&shape);
         let name = std::ffi::CStr::from_ptr((*(*relation).rd_rel).relname.data.as_ptr());
-        (shape, rows, name.to_string_lossy().into_owned(), descriptor)
+        let name = Encoding::of_database().to_string(name.to_bytes());
+        (shape, rows, name, descriptor)
     };
-    let schema = HistorySchema::new(shape.fields()).map_err(|error| error.to_string())?;
+    let schema =
+        HistorySchema::new(shape.fields()).map_err(|error| End::Unfit(error.to_string()))?;
     let mut lock = Waiters::new(job);
     let (writer, folder) = open(lake, job, &name, &schema, &mut lock)?;
 
@@ -250,8 +258,8 @@ unsafe fn copy_relation(
         fail_point::pass("in_snapshot");
         count += rows.len() as u64;
         let bytes = rows.bytes();
-        let batch =
-            columns::seal(&schema, rows.take(), &mut sort_by).map_err(|error| error.to_string())?;
+        let batch = columns::seal(&schema, rows.take(), &mut sort_by)
+            .map_err(|error| End::Unfit(error.to_string()))?;
         writer.write(Charged {
             value: batch,
             charge: lake.budget().charge(bytes),
@@ -297,7 +305,7 @@ unsafe fn copy_relation(
             if allocated {
                 pg_sys::pfree(tuple.cast());
             }
-            result.map_err(|error| error.to_string())?;
+            result.map_err(|error| End::Unfit(error.to_string()))?;
             if rows.bytes() >= BATCH_BYTES {
                 batch(&mut rows, &mut lock)?;
             }

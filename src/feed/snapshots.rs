@@ -202,6 +202,7 @@ impl Feeds {
     fn follow_copy(&mut self, oid: u32, lane: usize) {
         let (state, error) = self.lanes.progress(lane);
         let result = match state {
+            LaneState::Unfit => return self.fail(oid, error, Retry::AfterChange),
             LaneState::Failed => Err(error),
             LaneState::Copying | LaneState::Done => {
                 self.learn_start(oid, lane).and_then(|()| match state {
