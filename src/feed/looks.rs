@@ -404,7 +404,15 @@ impl Feeds {
         let building = table.building();
         table.name = found.name;
         table.shown.skipped = reason.clone();
-        table.compare |= table.shown.columns != found.columns;
+        if table.shown.columns != found.columns {
+            table.compare = true;
+            // It may be what it had failed for.
+            if let State::Failed(failure) = &mut table.state
+                && failure.retry == Retry::AfterChange
+            {
+                failure.retry_at = Instant::now();
+            }
+        }
         table.shown.columns = found.columns;
         match (&mut table.state, reason) {
             (State::Skipped(current), Some(reason)) => *current = reason,
