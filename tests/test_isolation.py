@@ -85,20 +85,33 @@ def test_a_log_that_cannot_be_read_is_not_taken_for_a_damaged_one(feed):
     assert [row.values for row in read_history(DELTA_RS, history)] == [(1,), (2,)]
 
 
-def test_a_row_that_cannot_be_read_fails_its_table_alone(cluster):
-    """A character that the database's encoding holds and UTF-8 has no place for."""
-    cluster.sql("CREATE DATABASE eucjp ENCODING 'EUC_JP' TEMPLATE template0 LOCALE_PROVIDER libc LOCALE 'C'")
-    cluster.sql("CREATE EXTENSION wal2delta", dbname="eucjp")
-    feed = Feed(cluster, "texts", dbname="eucjp")
-    for name in ("good", "bad"):
-        feed.table(f"{name} (k int PRIMARY KEY, v text)")
+def test_a_row_that_cannot_be_read_fails_its_table_alone(feed):
+    """Its type's output function raises an error: a label is gone from the catalog."""
+    feed.sql("CREATE TYPE mood AS ENUM ('sad', 'glad'); CREATE TYPE pair AS (m mood)")
+    feed.table("good (k int PRIMARY KEY, v text)")
+    feed.table("bad (k int PRIMARY KEY, p pair)")
+    feed.sql("INSERT INTO bad VALUES (1, ROW('sad'))")
     feed.start(flush_interval="200ms")
     feed.flush()
-    feed.sql("INSERT INTO bad VALUES (1, convert_from('\\xa2af', 'EUC_JP'))")
+    feed.sql("SET allow_system_table_mods = on")
+    feed.sql("DELETE FROM pg_enum WHERE enumtypid = 'mood'::regtype AND enumlabel = 'sad'")
+    feed.sql("UPDATE bad SET k = 2")
     feed.sql("INSERT INTO good VALUES (1, 'a')")
     wait_for(lambda: len(feed.rows("good")) == 1, 60, "the other table's change")
     wait_for(lambda: state(feed, "bad") == "FAILED", 60, "the failure to be shown")
     assert "could not be read" in feed.view("bad")["last_error"]
     feed.sql("INSERT INTO good VALUES (2, 'b')")
     feed.check("good")
+
+
+def test_a_character_without_an_equivalent_is_replaced(cluster):
+    """One that the database's encoding holds and UTF-8 has no place for."""
+    cluster.sql("CREATE DATABASE eucjp ENCODING 'EUC_JP' TEMPLATE template0 LOCALE_PROVIDER libc LOCALE 'C'")
+    cluster.sql("CREATE EXTENSION wal2delta", dbname="eucjp")
+    feed = Feed(cluster, "texts", dbname="eucjp")
+    feed.table("odd (k int PRIMARY KEY, v text)")
+    feed.start()
+    feed.sql("INSERT INTO odd VALUES (1, 'a' || convert_from('\\xa2af', 'EUC_JP') || 'b')")
+    feed.flush()
+    assert [row.values for row in feed.rows("odd")] == [(1, "a\ufffdb")]
     feed.stop()

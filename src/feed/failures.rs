@@ -57,15 +57,8 @@ impl Feeds {
         let remedy = match &table.state {
             State::Failed(failure) => failure.remedy,
             State::Streaming(stream) if stream.joins_snapshot() => Remedy::Copy,
-            // Nothing was ever written of it, and nothing can be before a person helps.
-            State::Streaming(stream)
-                if stream.history.is_none()
-                    && stream.writer.is_none()
-                    && retry == Retry::AfterChange =>
-            {
-                Remedy::Copy
-            }
-            _ if retry == Retry::AfterResync => Remedy::Copy,
+            // Decoded again, it would fail again.
+            _ if retry != Retry::Backoff => Remedy::Copy,
             State::Streaming(_) => Remedy::Redecode,
             _ => Remedy::Copy,
         };
