@@ -140,26 +140,24 @@ def test_a_table_that_was_a_partition_for_a_while(kv):
 
 
 def test_what_was_before_the_copy_is_not_missed(make_cluster, make_feed):
-    """A server that ends at once decodes again what was confirmed since its last checkpoint: the changes
-    of a table that was outside then are in its copy. Its last rows before it was dropped are written."""
-    feed = make_feed("shop", cluster=make_cluster({"wal2delta.flush_interval": "60s"}))
-    feed.table("stays (i int)")
-    feed.start()
+    """A new worker decodes again what lies behind the slot's position, which a paused feed holds back:
+    what a table changed outside is in its copy. Its last rows before it was dropped are written."""
+    cluster = make_cluster({"wal2delta.flush_interval": "60s"})
+    feed, paused = (make_feed(name, cluster=cluster) for name in ("shop", "paused"))
+    for one in (feed, paused):
+        one.table("stays (i int)")
+        one.start()
     feed.flush()
+    paused.conn.execute("SELECT wal2delta.pause(%s)", [paused.schema])
+    paused.wait_for_status("stays", "PAUSED")
     feed.sql("CREATE SCHEMA outside; CREATE TABLE outside.kv (i int); ALTER TABLE outside.kv REPLICA IDENTITY FULL")
-    # While a transaction is open the slot's position is not saved but by checkpoints.
-    holder = feed.session(autocommit=False)
-    holder.execute("SELECT pg_current_xact_id()")
-    feed.sql("CHECKPOINT")
     feed.sql("INSERT INTO outside.kv VALUES (1)")
     feed.sql(f"ALTER TABLE outside.kv SET SCHEMA {feed.schema}")
     feed.flush()
     history = feed.path("kv")
     feed.sql("INSERT INTO kv VALUES (2)")
     feed.sql("DROP TABLE kv")
-    feed.cluster.stop("immediate")
-    feed.cluster.start()
-    feed.reconnect()
-    feed.cluster.wait_for_feed_worker()
+    cluster.terminate_feed_worker()
+    cluster.wait_for_feed_worker()
     feed.flush()
     assert [row.values for row in read_history(DELTA_RS, history)] == [(1,), (2,)]

@@ -101,8 +101,8 @@ impl Encoding {
             rest = rest.get(read..).unwrap_or_default();
             if !rest.is_empty() {
                 converted.extend_from_slice("\u{FFFD}".as_bytes());
-                // SAFETY: reads the first byte only, or, of GB18030, the second; the value ends in NUL
-                // or is followed by another of its tuple.
+                // SAFETY: `rest` is not empty, and every encoding that a server can have tells a
+                // character's length by its first byte (wchar.c; GB18030 is for clients alone).
                 let length = unsafe { pg_sys::pg_encoding_mblen(from, rest.as_ptr().cast()) };
                 rest = rest.get(length.max(1) as usize..).unwrap_or_default();
             }

@@ -77,10 +77,14 @@ impl Feeds {
         let known = known.is_some_and(|resync| resync.refused.is_some());
         if let Some(found) = found.filter(|found| !known && self.is_ahead(found)) {
             let error = not_of_this_wal(&found.folder).with_remedy();
-            let pin = self.position;
-            self.refused.push(Refusal { table, error, pin });
-            self.look_wanted = true;
+            self.have_recorded(table, error);
         }
+    }
+
+    fn have_recorded(&mut self, table: u32, error: String) {
+        let pin = self.position;
+        self.refused.push(Refusal { table, error, pin });
+        self.look_wanted = true;
     }
 
     /// Looks at the histories whose last rows ended at or before a record that is read now.
@@ -105,19 +109,10 @@ impl Feeds {
         for oid in foreign {
             let table = self.tables.get(&oid);
             let folder = table.map_or(String::new(), |table| table.shown.folder.clone());
-            self.refuse(oid, &not_of_this_wal(&folder));
+            let error = not_of_this_wal(&folder).with_remedy();
+            self.have_recorded(oid, error.clone());
+            self.fail(oid, error, Retry::AfterResync);
         }
-    }
-
-    /// Ends a table until a person asks for a new snapshot of it.
-    pub fn refuse(&mut self, oid: u32, error: &LakeError) {
-        self.refused.push(Refusal {
-            table: oid,
-            error: error.with_remedy(),
-            pin: self.position,
-        });
-        self.look_wanted = true;
-        self.fail(oid, error.with_remedy(), Retry::AfterResync);
     }
 
     /// Records what was refused, so that no later worker goes on with it either.
@@ -129,7 +124,7 @@ impl Feeds {
 }
 
 /// The history in `folder` has rows that did not come from the WAL of this server.
-pub fn not_of_this_wal(folder: &str) -> LakeError {
+fn not_of_this_wal(folder: &str) -> LakeError {
     LakeError::conflict(format!(
         "history table \"{folder}\" has changes that this server has not made: \
          another server writes to it, or this one was restored to an earlier time"

@@ -68,10 +68,19 @@ impl Sink for Feeds {
             self.note_rewrite(transaction, table);
             return;
         }
-        if !self.tables.contains_key(&oid) && !self.adopt(transaction, relation) {
-            return;
-        }
-        if !self.in_its_feed(transaction, relation) {
+        let in_its_feed = self
+            .tables
+            .get(&oid)
+            .map(|table| table.namespace == relation.namespace() && relation.is_plain_table());
+        let taken = match in_its_feed {
+            Some(true) => true,
+            Some(false) => {
+                self.miss(transaction, oid);
+                false
+            }
+            None => self.adopt(transaction, relation),
+        };
+        if !taken {
             return;
         }
         let large = self.lake.budget().limit() / LARGE_CHANGE;
@@ -117,17 +126,13 @@ impl Sink for Feeds {
 }
 
 impl Feeds {
-    /// Whether a table that is known was in the schema of its feed when it was changed. Its history
-    /// misses the change if it was not: it has left its feed, or a look, ahead of decoding, found that
-    /// it will have come to it.
-    fn in_its_feed(&mut self, transaction: &Transaction, relation: &Relation) -> bool {
-        let oid = relation.oid();
+    /// A table that is known was not in the schema of its feed when it was changed, so that its history
+    /// misses the change: it has left its feed, or a look, ahead of decoding, found that it will have
+    /// come to it.
+    fn miss(&mut self, transaction: &Transaction, oid: u32) {
         let Some(table) = self.tables.get(&oid) else {
-            return false;
+            return;
         };
-        if table.namespace == relation.namespace() && relation.is_plain_table() {
-            return true;
-        }
         let comes = transaction.commit_lsn < table.found_at;
         if !comes {
             self.forget_tables(true, |table| table.oid == oid);
@@ -137,7 +142,6 @@ impl Feeds {
         {
             self.copy_again(oid, transaction.commit_lsn, "it was not in the schema");
         }
-        false
     }
 
     /// A row of a table was written anew, with another value in some column: what its history has is
@@ -410,15 +414,15 @@ impl Stream {
             }
             if let (Some(schema), Some(buffer)) = (&self.schema, &self.buffer)
                 && !compatible(schema, buffer.schema())
-                && same_columns(schema, buffer.schema())
             {
+                if !same_columns(schema, buffer.schema()) {
+                    return match self.has_rows {
+                        true => Outcome::CopyAgain("its columns have changed"),
+                        false => Outcome::Reshape,
+                    };
+                }
                 self.schema = Some(schema.with_nulls_of(buffer.schema()));
                 self.widened = true;
-            } else if !self.rows_fit() {
-                return match self.has_rows {
-                    true => Outcome::CopyAgain("its columns have changed"),
-                    false => Outcome::Reshape,
-                };
             }
         }
         let Some(buffer) = &mut self.buffer else {
@@ -451,14 +455,6 @@ impl Stream {
             (Ok(next), Some(schema)) if same_columns(schema, next.schema()) => Outcome::Renew,
             (Ok(_), _) => Outcome::CopyAgain("its columns have changed"),
             (Err(error), _) => Outcome::Failed(error.to_string()),
-        }
-    }
-
-    /// Whether the builders' rows go into the history table as it is.
-    fn rows_fit(&self) -> bool {
-        match (&self.schema, &self.buffer) {
-            (Some(schema), Some(buffer)) => compatible(schema, buffer.schema()),
-            _ => true,
         }
     }
 }
