@@ -203,6 +203,11 @@ impl Feeds {
             open(table, feed, source, &self.lake, transaction.commit_lsn);
         }
         let generation = table.generation;
+        // What a look found is compared with the columns that the history gets now.
+        if table.altered_at.take().is_some() {
+            table.compare = true;
+            self.look_wanted = true;
+        }
         let State::Streaming(stream) = &mut table.state else {
             return;
         };
