@@ -151,7 +151,9 @@ BEGIN
     END IF;
     FOR relation IN
         SELECT c.oid::regclass AS name FROM pg_class c
-        WHERE c.relnamespace = schema_oid AND c.relkind IN ('r', 'p')
+        -- Partitions belong to their table's schema, wherever they are.
+        JOIN pg_class t ON t.oid = coalesce(pg_partition_root(c.oid), c.oid)
+        WHERE t.relnamespace = schema_oid AND c.relkind IN ('r', 'p')
           AND c.relpersistence = 'p' AND c.relreplident <> 'f'
         ORDER BY c.oid
     LOOP
@@ -175,7 +177,8 @@ BEGIN
         SELECT c.oid::regclass AS name
         FROM pg_event_trigger_ddl_commands() d
         JOIN pg_class c ON c.oid = d.objid
-        JOIN wal2delta.full_schemas s ON s.schema_oid = c.relnamespace
+        JOIN pg_class t ON t.oid = coalesce(pg_partition_root(c.oid), c.oid)
+        JOIN wal2delta.full_schemas s ON s.schema_oid = t.relnamespace
         WHERE d.classid = 'pg_class'::regclass AND c.relkind IN ('r', 'p')
           AND c.relpersistence = 'p' AND c.relreplident <> 'f'
     LOOP

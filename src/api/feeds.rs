@@ -106,12 +106,26 @@ fn resync(source_table: pg_sys::Oid) {
     if fed.is_none() {
         report_not_fed(&schema);
     }
-    // SAFETY: a catalog look-up by OID.
-    if unsafe { pg_sys::get_rel_relkind(source_table) } as u8 != pg_sys::RELKIND_RELATION {
+    // SAFETY: catalog look-ups by OID.
+    let (kind, is_partition) = unsafe {
+        (
+            pg_sys::get_rel_relkind(source_table) as u8,
+            pg_sys::get_rel_relispartition(source_table),
+        )
+    };
+    let table = kind == pg_sys::RELKIND_RELATION || kind == pg_sys::RELKIND_PARTITIONED_TABLE;
+    if !table {
         report(
             PgSqlErrorCode::ERRCODE_WRONG_OBJECT_TYPE,
-            "only ordinary tables are fed".to_owned(),
+            "only tables are fed".to_owned(),
             "The view wal2delta.tables shows the tables of all feeds.",
+        );
+    }
+    if is_partition {
+        report(
+            PgSqlErrorCode::ERRCODE_WRONG_OBJECT_TYPE,
+            "a partition has no history of its own".to_owned(),
+            "Name the partitioned table that it belongs to.",
         );
     }
     change(

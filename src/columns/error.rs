@@ -14,6 +14,9 @@ pub enum ColumnError {
         /// Attributes of the descriptor that came with the tuple.
         found: usize,
     },
+    /// A partition does not have a column of its table.
+    #[error("column \"{0}\" is missing in a partition")]
+    NoColumn(String),
     /// One column's value could not be taken.
     #[error("column \"{column}\": {fault}")]
     Value {

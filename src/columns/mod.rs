@@ -34,5 +34,5 @@ pub use error::ColumnError;
 pub use output_settings::fix_output_settings;
 pub use rows::Rows;
 pub use seal::{retain, seal};
-pub use shape::{Shape, SourceColumn};
+pub use shape::{Layout, Shape, SourceColumn};
 pub use system::{Change, Origin};

@@ -10,13 +10,15 @@ use super::column::Column;
 use super::encoding::Encoding;
 use super::error::{ColumnError, Fault};
 use super::memory::{FunctionContext, RowContext};
-use super::shape::Shape;
+use super::shape::{Layout, Shape};
 use super::system::{self, Change, Origin, System};
 use super::varlena;
 
 /// Rows of one shape, being collected.
 pub struct Rows {
     columns: Vec<Source>,
+    /// Attributes of the shape.
+    natts: usize,
     system: System,
     bytes: usize,
     /// A row was begun and not ended: the columns may be of unequal length.
@@ -61,11 +63,12 @@ impl Rows {
             };
             Rows {
                 columns: shape.columns().map(source).collect(),
+                natts: shape.natts(),
                 system: System::default(),
                 bytes: 0,
                 torn: false,
-                tuple: Values::new(shape.natts()),
-                unchanged: Values::new(shape.natts()),
+                tuple: Values::default(),
+                unchanged: Values::default(),
                 _functions: functions,
             }
         }
@@ -83,13 +86,15 @@ impl Rows {
     ///
     /// # Safety
     /// On the main thread, in a transaction or a decoding callback. `tuple` and `unchanged` are
-    /// valid and of `tupdesc`, which is of the shape given to [`Rows::new`].
+    /// valid and of `tupdesc`, which is of the shape given to [`Rows::new`], or has its columns where
+    /// `layout` says.
     pub unsafe fn append(
         &mut self,
         change: Change,
         origin: &Origin,
         tuple: pg_sys::HeapTuple,
         tupdesc: pg_sys::TupleDesc,
+        layout: Option<&Layout>,
         unchanged: Option<pg_sys::HeapTuple>,
     ) -> Result<(), ColumnError> {
         if self.torn {
@@ -97,14 +102,15 @@ impl Rows {
         }
         // SAFETY: as the caller vouches; the arrays have as many places as the descriptor.
         unsafe {
-            let (expected, found) = (self.tuple.datums.len(), (*tupdesc).natts as usize);
+            let expected = layout.map_or(self.natts, |layout| layout.natts);
+            let found = (*tupdesc).natts as usize;
             if expected != found {
                 return Err(ColumnError::Shape { expected, found });
             }
             let _row = RowContext::enter();
             self.torn = true;
             self.tuple.deform(tuple, tupdesc);
-            match self.append_source(tupdesc, unchanged) {
+            match self.append_source(tupdesc, layout, unchanged) {
                 Ok(bytes) => self.bytes += bytes + system::ROW_BYTES,
                 Err(error) => {
                     self.cut_back();
@@ -124,12 +130,13 @@ impl Rows {
     unsafe fn append_source(
         &mut self,
         tupdesc: pg_sys::TupleDesc,
+        layout: Option<&Layout>,
         unchanged: Option<pg_sys::HeapTuple>,
     ) -> Result<usize, ColumnError> {
         let mut bytes = 0;
         let mut old_is_deformed = false;
-        for source in &mut self.columns {
-            let at = source.attribute;
+        for (index, source) in self.columns.iter_mut().enumerate() {
+            let at = layout.map_or(source.attribute, |layout| layout.places[index]);
             if self.tuple.nulls[at] {
                 bytes += source.column.append_null();
                 continue;
@@ -208,23 +215,23 @@ impl Rows {
 }
 
 /// A tuple's values, in arrays that are used again for each tuple.
+#[derive(Default)]
 struct Values {
     datums: Vec<Datum>,
     nulls: Vec<bool>,
 }
 
 impl Values {
-    fn new(natts: usize) -> Values {
-        Values {
-            datums: vec![Datum::null(); natts],
-            nulls: vec![true; natts],
-        }
-    }
-
     /// # Safety
-    /// `tuple` is of `tupdesc`, which has as many attributes as this has places.
+    /// `tuple` is of `tupdesc`.
     unsafe fn deform(&mut self, tuple: pg_sys::HeapTuple, tupdesc: pg_sys::TupleDesc) {
-        // SAFETY: as the caller vouches. Values that a tuple is too short for (ADD COLUMN with a
+        // SAFETY: as the caller vouches.
+        let natts = unsafe { (*tupdesc).natts } as usize;
+        if self.datums.len() < natts {
+            self.datums.resize(natts, Datum::null());
+            self.nulls.resize(natts, true);
+        }
+        // SAFETY: there is a place for each attribute. Values that a tuple is too short for (ADD COLUMN with a
         // constant default) come from the descriptor.
         unsafe {
             pg_sys::heap_deform_tuple(

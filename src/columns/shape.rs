@@ -6,6 +6,7 @@ use std::ffi::{CStr, CString};
 use pgrx::pg_sys;
 
 use super::encoding::Encoding;
+use super::error::ColumnError;
 use super::kind::Kind;
 use crate::lake::Field;
 
@@ -14,6 +15,16 @@ use crate::lake::Field;
 pub struct Shape {
     /// By attribute number less one; `None` is a dropped column, which stays in the descriptor.
     attributes: Vec<Option<SourceColumn>>,
+}
+
+/// Where a shape's columns are in the tuples of a relation that has the same columns in another order,
+/// or among others that were dropped: a partition of the table that the shape is of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Attributes of a tuple, dropped ones included.
+    pub(super) natts: usize,
+    /// For each live column of the shape its place (attribute number less one).
+    pub(super) places: Vec<usize>,
 }
 
 /// One live column of the source.
@@ -127,6 +138,38 @@ impl Shape {
                             == unsafe { CStr::from_ptr(attribute.attname.data.as_ptr()) }
                     }
                 })
+    }
+
+    /// Where the columns are in tuples of another relation, found by name; `None`: where they are here.
+    ///
+    /// # Errors
+    /// [`ColumnError::NoColumn`] if it lacks a column, or has it with another type.
+    ///
+    /// # Safety
+    /// `tupdesc` is valid.
+    pub unsafe fn layout(&self, tupdesc: pg_sys::TupleDesc) -> Result<Option<Layout>, ColumnError> {
+        // SAFETY: as the caller vouches.
+        let attributes = unsafe { attributes(tupdesc) };
+        let place = |column: &SourceColumn| {
+            attributes
+                .iter()
+                .position(|attribute| {
+                    !attribute.attisdropped
+                        && attribute.atttypid == column.typid
+                        // SAFETY: attname holds its NUL.
+                        && unsafe { CStr::from_ptr(attribute.attname.data.as_ptr()) }
+                            == column.attname.as_c_str()
+                })
+                .ok_or_else(|| ColumnError::NoColumn(column.name.clone()))
+        };
+        let places = self
+            .columns()
+            .map(|(_, column)| place(column))
+            .collect::<Result<Vec<_>, _>>()?;
+        let natts = attributes.len();
+        let own = self.columns().map(|(at, _)| at);
+        let alike = natts == self.natts() && places.iter().copied().eq(own);
+        Ok((!alike).then_some(Layout { natts, places }))
     }
 
     /// The history table's source columns: live ones in attribute order, stored generated ones

@@ -2,7 +2,9 @@
 //! where the historic snapshot is set and allows catalog access (reorderbuffer.c).
 
 use pgrx::pg_sys;
+use std::collections::HashSet;
 
+use super::partitions::Roots;
 use super::plugin::Relation;
 use crate::process;
 
@@ -33,16 +35,30 @@ pub(super) fn scan_classes(mut visit: impl FnMut(&pg_sys::FormData_pg_class)) {
     }
 }
 
-/// OIDs of the ordinary tables with REPLICA IDENTITY FULL in schemas that `of_interest` says yes to.
-pub fn full_tables(of_interest: impl Fn(u32) -> bool) -> Vec<u32> {
+/// OIDs of the tables in schemas that `of_interest` says yes to whose changes are whole in the WAL:
+/// ordinary ones with REPLICA IDENTITY FULL, and partitioned ones that have partitions, all with it.
+/// `roots`: the partitions of now.
+pub fn full_tables(of_interest: impl Fn(u32) -> bool, roots: &Roots) -> Vec<u32> {
     let mut tables = Vec::new();
+    let divided: HashSet<u32> = roots.values().copied().collect();
+    let mut lacking: HashSet<u32> = HashSet::new();
     scan_classes(|class| {
+        let (oid, kind) = (class.oid.to_u32(), class.relkind as u8);
         let full = class.relreplident as u8 == pg_sys::REPLICA_IDENTITY_FULL
-            && class.relkind as u8 == pg_sys::RELKIND_RELATION;
-        if full && of_interest(class.relnamespace.to_u32()) {
-            tables.push(class.oid.to_u32());
+            && class.relpersistence as u8 == pg_sys::RELPERSISTENCE_PERMANENT
+            && kind == pg_sys::RELKIND_RELATION;
+        let partitioned = kind == pg_sys::RELKIND_PARTITIONED_TABLE;
+        if class.relispartition {
+            if !full && !partitioned {
+                lacking.extend(roots.get(&oid));
+            }
+        } else if (full || partitioned && divided.contains(&oid))
+            && of_interest(class.relnamespace.to_u32())
+        {
+            tables.push(oid);
         }
     });
+    tables.retain(|table| !lacking.contains(table));
     tables
 }
 
@@ -66,22 +82,39 @@ pub(super) fn creating_xid(relation: u32) -> Option<u32> {
     }
 }
 
-/// Whether a relation has REPLICA IDENTITY FULL.
-pub fn identity_full(relation: u32) -> bool {
-    // SAFETY: a catalog look-up; the tuple is released before returning.
+/// Reads the row of `pg_class` of a relation; `None` if there is none.
+fn with_class<R>(relation: u32, read: impl FnOnce(&pg_sys::FormData_pg_class) -> R) -> Option<R> {
+    // SAFETY: a catalog look-up; the tuple is released after it was read.
     unsafe {
         let tuple = pg_sys::SearchSysCache1(
             pg_sys::SysCacheIdentifier::RELOID as i32,
             pg_sys::Datum::from(relation),
         );
         if tuple.is_null() {
-            return false;
+            return None;
         }
-        let class = process::fixed_part::<pg_sys::FormData_pg_class>(tuple);
-        let full = (*class).relreplident as u8 == pg_sys::REPLICA_IDENTITY_FULL;
+        let result = read(&*process::fixed_part::<pg_sys::FormData_pg_class>(tuple));
         pg_sys::ReleaseSysCache(tuple);
-        full
+        Some(result)
     }
+}
+
+/// Whether a relation has REPLICA IDENTITY FULL.
+pub fn identity_full(relation: u32) -> bool {
+    let full = |class: &pg_sys::FormData_pg_class| {
+        class.relreplident as u8 == pg_sys::REPLICA_IDENTITY_FULL
+    };
+    with_class(relation, full).unwrap_or(false)
+}
+
+/// `pg_class.relkind` of a relation.
+pub fn relation_kind(relation: u32) -> Option<u8> {
+    with_class(relation, |class| class.relkind as u8)
+}
+
+/// Whether the storage of a relation has been replaced since it was created.
+pub fn rewritten(relation: u32) -> bool {
+    with_class(relation, |class| class.relfilenode != class.oid).unwrap_or(false)
 }
 
 /// Opens a relation for `work`; `None` if the catalog does not have it.

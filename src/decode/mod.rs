@@ -6,14 +6,18 @@
 //! `pg_logical_slot_get_changes_guts`).
 
 mod historic;
+mod invalidations;
+mod partitions;
 mod peek;
 mod plugin;
 mod raw;
 mod slot;
 mod stream;
 
-pub use historic::{full_tables, identity_full, with_relation};
-pub use peek::existing_tables;
+pub use historic::{full_tables, identity_full, relation_kind, rewritten, with_relation};
+pub use invalidations::{Invalidated, invalidation_count, take_invalidated, watch_invalidations};
+pub use partitions::{Roots, partition_roots, roots};
+pub use peek::{Existing, existing};
 pub use plugin::{Change, Relation, Sink, Transaction, fixed_attributes};
 pub use slot::{PLUGIN, Slot, allow_plugin_for_this_process, slot_name};
 pub use stream::{Decoder, flush_position, insert_position, lsn_text};

@@ -4,8 +4,11 @@
 use pgrx::pg_sys;
 use pgrx::pg_sys::panic::ErrorReport;
 use pgrx::prelude::*;
+use std::collections::HashSet;
 use std::ffi::{CStr, CString};
 use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::partitions::root_of;
 
 /// A committed transaction.
 #[derive(Clone, Copy, Debug)]
@@ -76,39 +79,97 @@ impl Change {
     }
 }
 
-/// A relation as it was when the change was made, valid until the callback returns.
+/// A table as it was when a change was made, valid until the callback returns. Rows of a partition are
+/// changes of the root of its tree.
 #[derive(Clone, Copy)]
-pub struct Relation(pg_sys::Relation);
+pub struct Relation {
+    table: pg_sys::Relation,
+    /// The partition that has the row, else `table`.
+    storage: pg_sys::Relation,
+}
+
+/// # Safety
+/// The relation is open as long as `'a`.
+unsafe fn class<'a>(relation: pg_sys::Relation) -> &'a pg_sys::FormData_pg_class {
+    // SAFETY: decoding holds the relation open during the callback, and rd_rel with it.
+    unsafe { &*(*relation).rd_rel }
+}
 
 impl Relation {
-    /// An open relation.
+    /// An open relation, as a table of its own.
     ///
     /// # Safety
     /// It must stay open as long as the value is used.
     pub(super) unsafe fn of(relation: pg_sys::Relation) -> Relation {
-        Relation(relation)
+        Relation {
+            table: relation,
+            storage: relation,
+        }
+    }
+
+    /// Calls `work` with the table that rows of an open relation belong to.
+    ///
+    /// # Safety
+    /// In a callback, which holds the relation open.
+    unsafe fn with_table<R>(relation: pg_sys::Relation, work: impl FnOnce(Relation) -> R) -> R {
+        // SAFETY: as the caller vouches. The root is closed again before returning; an ERROR in
+        // between ends the worker.
+        unsafe {
+            let itself = Relation::of(relation);
+            if !class(relation).relispartition {
+                return work(itself);
+            }
+            let root = root_of((*relation).rd_id.to_u32());
+            let root = root.map(|root| pg_sys::RelationIdGetRelation(pg_sys::Oid::from(root)));
+            match root.filter(|root| !root.is_null()) {
+                Some(root) => {
+                    let result = work(Relation {
+                        table: root,
+                        storage: relation,
+                    });
+                    pg_sys::RelationClose(root);
+                    result
+                }
+                None => work(itself),
+            }
+        }
     }
 
     fn class(&self) -> &pg_sys::FormData_pg_class {
-        // SAFETY: decoding holds the relation open during the callback, and rd_rel with it.
-        unsafe { &*(*self.0).rd_rel }
+        // SAFETY: open, by the promise of who made it.
+        unsafe { class(self.table) }
     }
 
-    /// Its OID.
+    fn storage_class(&self) -> &pg_sys::FormData_pg_class {
+        // SAFETY: as in `class`.
+        unsafe { class(self.storage) }
+    }
+
+    /// The table's OID.
     pub fn oid(&self) -> u32 {
         // SAFETY: as in `class`.
-        unsafe { (*self.0).rd_id.to_u32() }
+        unsafe { (*self.table).rd_id.to_u32() }
     }
 
-    /// OID of its schema.
+    /// OID of the relation that has the row: a partition's, or the table's own.
+    pub fn storage_oid(&self) -> u32 {
+        // SAFETY: as in `class`.
+        unsafe { (*self.storage).rd_id.to_u32() }
+    }
+
+    /// Name of the partition that has the row, in the database's encoding; `None`: the table itself.
+    pub fn partition(&self) -> Option<CString> {
+        (self.table != self.storage).then(|| name_of(self.storage_class()))
+    }
+
+    /// OID of the table's schema.
     pub fn namespace(&self) -> u32 {
         self.class().relnamespace.to_u32()
     }
 
-    /// Its name, in the database's encoding.
+    /// The table's name, in the database's encoding.
     pub fn name(&self) -> CString {
-        // SAFETY: a NameData is NUL-terminated.
-        unsafe { CStr::from_ptr(self.class().relname.data.as_ptr()) }.to_owned()
+        name_of(self.class())
     }
 
     /// The table whose rows a statement rewrites into this relation, if it is the transient heap of an
@@ -116,33 +177,51 @@ impl Relation {
     /// decoded (rewriteheap.c writes with HEAP_INSERT_NO_LOGICAL).
     pub fn rewrite_of(&self) -> Option<u32> {
         let table = self.class().relrewrite.to_u32();
-        (table != 0).then_some(table)
+        (table != 0).then(|| root_of(table).unwrap_or(table))
     }
 
-    /// An ordinary, logged table that is no partition and no transient heap of a rewrite.
-    pub fn is_plain_table(&self) -> bool {
+    /// A table whose changes can be fed: an ordinary, logged one that is no partition and no transient
+    /// heap of a rewrite, or a partitioned one.
+    pub fn is_table(&self) -> bool {
         let class = self.class();
-        class.relkind as u8 == pg_sys::RELKIND_RELATION
+        let stored = class.relkind as u8 == pg_sys::RELKIND_RELATION
             && class.relpersistence as u8 == pg_sys::RELPERSISTENCE_PERMANENT
-            && !class.relispartition
-            && class.relrewrite == pg_sys::InvalidOid
+            && class.relrewrite == pg_sys::InvalidOid;
+        (stored || self.is_partitioned()) && !class.relispartition
     }
 
-    /// Whether it has REPLICA IDENTITY FULL.
+    /// A partitioned table.
+    pub fn is_partitioned(&self) -> bool {
+        self.class().relkind as u8 == pg_sys::RELKIND_PARTITIONED_TABLE
+    }
+
+    /// Whether old rows are whole: REPLICA IDENTITY FULL where the row is stored.
     pub fn identity_full(&self) -> bool {
-        self.class().relreplident as u8 == pg_sys::REPLICA_IDENTITY_FULL
+        self.storage_class().relreplident as u8 == pg_sys::REPLICA_IDENTITY_FULL
     }
 
-    /// Whether its storage has been replaced since it was created.
+    /// Whether its storage has been replaced since it was created. A partitioned table has none.
     pub fn rewritten(&self) -> bool {
-        self.class().relfilenode.to_u32() != self.oid()
+        !self.is_partitioned() && self.class().relfilenode.to_u32() != self.oid()
     }
 
-    /// Its tuple descriptor.
+    /// The table's tuple descriptor.
     pub fn descriptor(&self) -> pg_sys::TupleDesc {
         // SAFETY: as in `class`.
-        unsafe { (*self.0).rd_att }
+        unsafe { (*self.table).rd_att }
     }
+
+    /// The descriptor of the change's tuples: the table's columns, if in another order, among others
+    /// that were dropped.
+    pub fn tuple_descriptor(&self) -> pg_sys::TupleDesc {
+        // SAFETY: as in `class`.
+        unsafe { (*self.storage).rd_att }
+    }
+}
+
+fn name_of(class: &pg_sys::FormData_pg_class) -> CString {
+    // SAFETY: a NameData is NUL-terminated.
+    unsafe { CStr::from_ptr(class.relname.data.as_ptr()) }.to_owned()
 }
 
 /// Attributes of a tuple that are passed by value, by number from 1; `None`: NULL.
@@ -156,7 +235,7 @@ pub unsafe fn fixed_attributes<const N: usize>(
     tuple: pg_sys::HeapTuple,
     numbers: [usize; N],
 ) -> [Option<u64>; N] {
-    let descriptor = relation.descriptor();
+    let descriptor = relation.tuple_descriptor();
     // SAFETY: tuple and descriptor belong together (the caller's promise); the arrays have room
     // for all attributes.
     unsafe {
@@ -178,10 +257,12 @@ pub unsafe fn fixed_attributes<const N: usize>(
 pub trait Sink {
     /// A WAL record is about to be decoded; it ends at `end_lsn` and has the checksum `crc`.
     fn record(&mut self, end_lsn: u64, crc: u32);
+    /// A transaction comes; the catalog is as it was before.
+    fn begin(&mut self) {}
     /// A row of the transaction was changed.
     fn change(&mut self, transaction: &Transaction, relation: &Relation, change: Change);
-    /// Relations were truncated.
-    fn truncate(&mut self, transaction: &Transaction, relations: &[Relation]);
+    /// A table, or some of its partitions, were truncated.
+    fn truncate(&mut self, transaction: &Transaction, relation: &Relation);
     /// The transaction is complete.
     fn commit(&mut self, transaction: &Transaction);
     /// Whether decoding shall return to its caller before the next record.
@@ -248,10 +329,11 @@ unsafe extern "C-unwind" fn startup(
 
 #[pg_guard]
 unsafe extern "C-unwind" fn begin(
-    _ctx: *mut pg_sys::LogicalDecodingContext,
+    ctx: *mut pg_sys::LogicalDecodingContext,
     _transaction: *mut pg_sys::ReorderBufferTXN,
 ) {
-    // A transaction without changes of ours shall cost nothing; a table notes its first change.
+    // SAFETY: as in `change`.
+    unsafe { sink(ctx).begin() };
 }
 
 /// The transaction of a callback.
@@ -315,7 +397,10 @@ unsafe extern "C-unwind" fn change(
             // Speculative insertions reach a plugin as inserts; there are no others.
             _ => return,
         };
-        sink(ctx).change(&describe(ctx, transaction), &Relation(relation), change);
+        let transaction = describe(ctx, transaction);
+        Relation::with_table(relation, |relation| {
+            sink(ctx).change(&transaction, &relation, change);
+        });
     }
 }
 
@@ -329,11 +414,16 @@ unsafe extern "C-unwind" fn truncate(
 ) {
     // SAFETY: the server passes `count` open relations.
     unsafe {
-        let relations: Vec<Relation> = std::slice::from_raw_parts(relations, count as usize)
-            .iter()
-            .map(|relation| Relation(*relation))
-            .collect();
-        sink(ctx).truncate(&describe(ctx, transaction), &relations);
+        let transaction = describe(ctx, transaction);
+        let mut seen = HashSet::new();
+        for relation in std::slice::from_raw_parts(relations, count as usize) {
+            Relation::with_table(*relation, |relation| {
+                // Of a partitioned table every partition is named, and the table itself.
+                if seen.insert(relation.oid()) {
+                    sink(ctx).truncate(&transaction, &relation);
+                }
+            });
+        }
     }
 }
 

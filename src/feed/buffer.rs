@@ -2,33 +2,15 @@
 //! that the relation still has this shape.
 
 use arrow::array::ArrayRef;
-use pgrx::pg_sys;
-use pgrx::prelude::*;
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::columns::{self, ColumnError, Origin, Rows, Shape};
-use crate::decode::{Change, Relation, Transaction};
+use crate::columns::{self, ColumnError, Layout, Origin, Rows, Shape};
+use crate::decode::{Change, Relation, Transaction, invalidation_count};
 use crate::lake::{Budget, Charged, HistorySchema, SchemaError};
 
 /// Bytes of Arrow data after which a batch is sealed.
 const BATCH_BYTES: usize = 8 << 20;
-
-/// Counts relation cache invalidations; a shape checked at the current count still holds.
-static INVALIDATIONS: AtomicU64 = AtomicU64::new(1);
-
-/// Has invalidations counted in this process; called once.
-pub fn watch_invalidations() {
-    // SAFETY: the callback is a static function; registered once per process (inval.c).
-    unsafe {
-        pg_sys::CacheRegisterRelcacheCallback(Some(count_invalidation), pg_sys::Datum::from(0))
-    };
-}
-
-#[pg_guard]
-unsafe extern "C-unwind" fn count_invalidation(_argument: pg_sys::Datum, _relation: pg_sys::Oid) {
-    INVALIDATIONS.fetch_add(1, Ordering::Relaxed);
-}
 
 /// Sealed columns without `_sort_by`, charged to the budget.
 pub type Held = Charged<Vec<ArrayRef>>;
@@ -38,8 +20,13 @@ pub struct Buffer {
     shape: Shape,
     schema: HistorySchema,
     rows: Rows,
+    /// Count of invalidations at which the shape was compared; it still holds at the same one.
     checked_at: u64,
+    /// By partition: where the columns are in its tuples, and the count at which that was looked up.
+    layouts: Layouts,
 }
+
+type Layouts = HashMap<u32, (u64, Option<Layout>)>;
 
 impl Buffer {
     /// A buffer for a relation as it is at this change.
@@ -55,12 +42,12 @@ impl Buffer {
             (shape, rows)
         };
         let schema = HistorySchema::new(shape.fields())?;
-        let checked_at = INVALIDATIONS.load(Ordering::Relaxed);
         Ok(Buffer {
             shape,
             schema,
             rows,
-            checked_at,
+            checked_at: invalidation_count(),
+            layouts: Layouts::new(),
         })
     }
 
@@ -71,7 +58,7 @@ impl Buffer {
 
     /// Whether the relation still has the buffer's shape.
     pub fn fits(&mut self, relation: &Relation) -> bool {
-        let now = INVALIDATIONS.load(Ordering::Relaxed);
+        let now = invalidation_count();
         if self.checked_at == now {
             return true;
         }
@@ -96,35 +83,52 @@ impl Buffer {
             xid: transaction.xid,
             timestamp: transaction.timestamp,
         };
-        let descriptor = relation.descriptor();
+        let descriptor = relation.tuple_descriptor();
+        let layout = layout(&mut self.layouts, &self.shape, relation)?;
         // SAFETY: tuples and descriptor are valid during the callback, and the tuples have the
-        // descriptor's shape, which `fits` has compared with the builders'.
+        // builders' shape, with which `fits` has compared the table's, in the layout.
         unsafe {
             match change {
                 Change::Insert { new } => {
                     self.rows
-                        .append(Kind::Insert, &origin, new, descriptor, None)
+                        .append(Kind::Insert, &origin, new, descriptor, layout, None)
                 }
                 Change::Update {
                     old: Some(old),
                     new,
                 } => {
-                    self.rows
-                        .append(Kind::UpdatePreimage, &origin, old, descriptor, None)?;
-                    self.rows
-                        .append(Kind::UpdatePostimage, &origin, new, descriptor, Some(old))
+                    self.rows.append(
+                        Kind::UpdatePreimage,
+                        &origin,
+                        old,
+                        descriptor,
+                        layout,
+                        None,
+                    )?;
+                    self.rows.append(
+                        Kind::UpdatePostimage,
+                        &origin,
+                        new,
+                        descriptor,
+                        layout,
+                        Some(old),
+                    )
                 }
                 Change::Preimage { old } => {
                     self.rows
-                        .append(Kind::UpdatePreimage, &origin, old, descriptor, None)
+                        .append(Kind::UpdatePreimage, &origin, old, descriptor, layout, None)
                 }
-                Change::Postimage { old, new } => {
-                    self.rows
-                        .append(Kind::UpdatePostimage, &origin, new, descriptor, Some(old))
-                }
+                Change::Postimage { old, new } => self.rows.append(
+                    Kind::UpdatePostimage,
+                    &origin,
+                    new,
+                    descriptor,
+                    layout,
+                    Some(old),
+                ),
                 Change::Delete { old: Some(old) } => {
                     self.rows
-                        .append(Kind::Delete, &origin, old, descriptor, None)
+                        .append(Kind::Delete, &origin, old, descriptor, layout, None)
                 }
                 // The caller lets no change without its old row through.
                 Change::Update { old: None, .. } | Change::Delete { old: None } => Ok(()),
@@ -155,6 +159,28 @@ impl Buffer {
             charge: budget.charge(bytes),
         }
     }
+}
+
+/// Where the shape's columns are in tuples of the partition that has the row.
+fn layout<'a>(
+    layouts: &'a mut Layouts,
+    shape: &Shape,
+    relation: &Relation,
+) -> Result<Option<&'a Layout>, ColumnError> {
+    let storage = relation.storage_oid();
+    if storage == relation.oid() {
+        return Ok(None);
+    }
+    let now = invalidation_count();
+    let known = layouts.get(&storage).is_some_and(|(at, _)| *at == now);
+    if !known {
+        // SAFETY: the descriptor is valid during the callback.
+        let layout = unsafe { shape.layout(relation.tuple_descriptor()) }?;
+        layouts.insert(storage, (now, layout));
+    }
+    Ok(layouts
+        .get(&storage)
+        .and_then(|(_, layout)| layout.as_ref()))
 }
 
 /// Whether rows of a shape can be written to a table with this schema: the same columns, where the

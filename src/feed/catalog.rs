@@ -6,14 +6,14 @@
 
 use pgrx::pg_sys;
 use pgrx::prelude::*;
-use pgrx::spi::{SpiHeapTupleData, SpiResult};
-use std::collections::{HashMap, HashSet};
+use pgrx::spi::{SpiClient, SpiHeapTupleData, SpiResult};
+use std::collections::HashMap;
 use std::time::Duration;
 
 use super::options::Options;
 use super::own_wal::Refusal;
 use crate::columns::{Encoding, Shape};
-use crate::decode::insert_position;
+use crate::decode::{Existing, insert_position, roots};
 use crate::lake::Field;
 use crate::process;
 
@@ -61,6 +61,28 @@ pub struct CatalogTable {
     pub rewritten: bool,
     /// Names and types of its columns, to be compared with those of another look.
     pub columns: String,
+    /// Why a partition of it cannot be fed, and with it the whole table.
+    pub lacking: Option<Lacking>,
+}
+
+/// A partition whose changes are not, or not whole, in the WAL.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lacking {
+    /// Name of the partition.
+    pub partition: String,
+    /// What it is.
+    pub lack: Lack,
+}
+
+/// See [`Lacking`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lack {
+    /// Old rows are not in the WAL.
+    NotFull,
+    /// No changes are in the WAL.
+    Unlogged,
+    /// It is a foreign table.
+    Foreign,
 }
 
 /// A new snapshot of a table that was asked for, or has to be.
@@ -227,6 +249,7 @@ fn read(system: u64, database: u32, fed: &[u32]) -> SpiResult<Option<Look>> {
         for row in rows {
             tables.push(catalog_table(&row)?);
         }
+        note_lacking(client, &mut tables)?;
         Ok(Some(Look {
             feeds_relation,
             resyncs_relation,
@@ -237,6 +260,60 @@ fn read(system: u64, database: u32, fed: &[u32]) -> SpiResult<Option<Look>> {
             until: insert_position(),
         }))
     })
+}
+
+/// Looks for partitions that cannot be fed, where there are any at all.
+fn note_lacking(client: &SpiClient, tables: &mut [CatalogTable]) -> SpiResult<()> {
+    let partitioned: Vec<i64> = tables
+        .iter()
+        .filter(|table| table.kind == 'p')
+        .map(|table| i64::from(table.oid))
+        .collect();
+    if partitioned.is_empty() {
+        return Ok(());
+    }
+    // Without pg_partition_tree(), which waits for locks.
+    let rows = client.select(
+        "WITH RECURSIVE tree (root, relation) AS ( \
+             SELECT r::oid, r::oid FROM pg_catalog.unnest($1::bigint[]) r \
+             UNION ALL \
+             SELECT t.root, i.inhrelid FROM tree t \
+             JOIN pg_catalog.pg_inherits i ON i.inhparent = t.relation \
+             WHERE NOT i.inhdetachpending) \
+         SELECT DISTINCT ON (t.root) t.root, \
+                pg_catalog.convert_to(c.relname::text, pg_catalog.getdatabaseencoding()), \
+                c.relkind = 'f', c.relpersistence <> 'p' \
+         FROM tree t JOIN pg_catalog.pg_class c ON c.oid = t.relation \
+         WHERE c.relkind = 'f' \
+            OR c.relkind = 'r' AND (c.relpersistence <> 'p' OR c.relreplident <> 'f') \
+         ORDER BY t.root, c.oid",
+        None,
+        &[partitioned.into()],
+    )?;
+    let mut found = HashMap::new();
+    for row in rows {
+        let root = row.get::<pg_sys::Oid>(1)?.map_or(0, pg_sys::Oid::to_u32);
+        let lack = match (row.get::<bool>(3)?, row.get::<bool>(4)?) {
+            (Some(true), _) => Lack::Foreign,
+            (_, Some(true)) => Lack::Unlogged,
+            _ => Lack::NotFull,
+        };
+        let partition = text(&row, 2)?;
+        found.insert(root, Lacking { partition, lack });
+    }
+    for table in tables {
+        table.lacking = found.remove(&table.oid);
+    }
+    Ok(())
+}
+
+/// Text that was converted to bytes: pgrx takes text for UTF-8, whatever the database's encoding.
+fn text(row: &SpiHeapTupleData, column: usize) -> SpiResult<String> {
+    Ok(row
+        .get::<Vec<u8>>(column)?
+        // SAFETY: in a transaction of the worker, which is connected to the database.
+        .map(|text| unsafe { Encoding::of_database().to_string(&text) })
+        .unwrap_or_default())
 }
 
 fn feed_row(row: &SpiHeapTupleData) -> SpiResult<FeedRow> {
@@ -270,12 +347,7 @@ fn catalog_table(row: &SpiHeapTupleData) -> SpiResult<CatalogTable> {
     Ok(CatalogTable {
         oid: row.get::<pg_sys::Oid>(1)?.map_or(0, pg_sys::Oid::to_u32),
         namespace: row.get::<pg_sys::Oid>(2)?.map_or(0, pg_sys::Oid::to_u32),
-        // pgrx takes text for UTF-8, whatever the database's encoding.
-        name: row
-            .get::<Vec<u8>>(3)?
-            // SAFETY: in a transaction of the worker, which is connected to the database.
-            .map(|name| unsafe { Encoding::of_database().to_string(&name) })
-            .unwrap_or_default(),
+        name: text(row, 3)?,
         kind: row
             .get::<String>(4)?
             .and_then(|kind| kind.chars().next())
@@ -284,6 +356,7 @@ fn catalog_table(row: &SpiHeapTupleData) -> SpiResult<CatalogTable> {
         identity_full: row.get::<bool>(6)?.unwrap_or_default(),
         rewritten: row.get::<bool>(7)?.unwrap_or_default(),
         columns: row.get::<String>(8)?.unwrap_or_default(),
+        lacking: None,
     })
 }
 
@@ -311,17 +384,31 @@ pub fn columns(tables: &[u32]) -> Vec<(u32, Vec<Field>)> {
     with_catalog(|| tables.iter().copied().filter_map(read).collect())
 }
 
-/// OIDs of all ordinary tables of the database.
-pub fn all_tables() -> HashSet<u32> {
-    let result: SpiResult<HashSet<u32>> = with_catalog(|| {
+/// The tables of the database, and their partitions.
+pub fn existing_now() -> Existing {
+    let pairs = |client: &SpiClient, query: &str| -> SpiResult<Vec<(u32, u32)>> {
+        let rows = client.select(query, None, &[])?;
+        let oid = |row: &SpiHeapTupleData, at| -> SpiResult<u32> {
+            Ok(row.get::<pg_sys::Oid>(at)?.map_or(0, pg_sys::Oid::to_u32))
+        };
+        rows.map(|row| Ok((oid(&row, 1)?, oid(&row, 2)?))).collect()
+    };
+    let result: SpiResult<Existing> = with_catalog(|| {
         Spi::connect(|client| {
-            let rows = client.select(
-                "SELECT c.oid FROM pg_catalog.pg_class c WHERE c.relkind = 'r'",
-                None,
-                &[],
+            let tables = pairs(
+                client,
+                "SELECT c.oid, c.oid FROM pg_catalog.pg_class c WHERE c.relkind IN ('r', 'p')",
             )?;
-            rows.map(|row| Ok(row.get::<pg_sys::Oid>(1)?.map_or(0, pg_sys::Oid::to_u32)))
-                .collect()
+            let parents = pairs(
+                client,
+                "SELECT i.inhrelid, i.inhparent FROM pg_catalog.pg_inherits i \
+                 JOIN pg_catalog.pg_class p ON p.oid = i.inhparent \
+                 WHERE p.relkind = 'p' AND NOT i.inhdetachpending",
+            )?;
+            Ok(Existing {
+                tables: tables.into_iter().map(|(table, _)| table).collect(),
+                roots: roots(parents.into_iter().collect()),
+            })
         })
     });
     result.unwrap_or_else(|error| error!("could not read the tables of this database: {error}"))

@@ -162,7 +162,7 @@ impl Feeds {
         if open_feeds.is_empty() {
             return;
         }
-        for oid in full_tables(|namespace| open_feeds.contains(&namespace)) {
+        for oid in full_tables(|namespace| open_feeds.contains(&namespace), &self.roots) {
             if !self.tables.contains_key(&oid) {
                 with_relation(oid, |relation| self.adopt(transaction, relation));
             }

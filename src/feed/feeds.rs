@@ -8,6 +8,7 @@ use super::commits::Searches;
 use super::lanes::Lanes;
 use super::own_wal::Refusal;
 use super::table::{State, Table};
+use crate::decode::{Existing, Roots};
 use crate::lake::{Destination, Found, Lake, Source};
 use crate::settings;
 
@@ -66,8 +67,8 @@ pub struct StandingPoint {
     pub position: u64,
     /// The WAL is read from here on.
     pub reads_from: u64,
-    /// The tables that were there.
-    pub existing: HashSet<u32>,
+    /// What was there.
+    pub existing: Existing,
 }
 
 /// The feeds of one database.
@@ -104,6 +105,8 @@ pub struct Feeds {
     /// Tables that may have rows which are not in the WAL that is decoded: those that were there
     /// before it, and those that had changes while they were in no fed schema.
     pub not_whole: HashSet<u32>,
+    /// Partitions, where decoding is.
+    pub roots: Roots,
     /// Tables that had changes while they were in no fed schema, by which their histories have a gap.
     pub missed: HashSet<u32>,
     /// Everything before this LSN is decoded.
@@ -132,8 +135,9 @@ pub struct Feeds {
     pub redecode: bool,
     /// Transaction and table of the last row that was seen to be rewritten.
     pub rewriting: Option<(u32, u32)>,
-    /// Tables with rows that are whole only if the current transaction ends with FULL identity.
-    pub unproven: Vec<u32>,
+    /// Tables with rows that are whole only if the current transaction ends with FULL identity, and
+    /// where each such row is: in a partition, or in the table itself.
+    pub unproven: Vec<(u32, u32)>,
     /// Tables that left their feed while a last commit is under way.
     pub leaving: Vec<Table>,
     /// Pause and logged error of tables before decoding began again.
@@ -168,7 +172,8 @@ impl Feeds {
             stopped: HashSet::new(),
             first_look: true,
             unseen: VecDeque::new(),
-            not_whole: start.existing,
+            not_whole: start.existing.tables,
+            roots: start.existing.roots,
             missed: HashSet::new(),
             position: start.position,
             last_record: (start.reads_from, 0),

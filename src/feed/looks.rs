@@ -352,8 +352,8 @@ impl Feeds {
         let state = match (known, reason, &feed.halt) {
             (true, reason, _) => return self.apply_known(found, reason),
             // It may become FULL in the WAL that is still to be decoded.
-            (false, Some(Reason::NotFull), None)
-                if !found.rewritten && self.whole(found.oid, feed) =>
+            (false, Some(reason), None)
+                if reason.is_identity() && !found.rewritten && self.whole(found.oid, feed) =>
             {
                 State::Streaming(Box::new(Stream::new(None, 0)))
             }
@@ -380,7 +380,7 @@ impl Feeds {
             self.note_refusal(found.oid, found.namespace);
         }
         let mut table = Table::new(found.oid, found.namespace, found.name, generation, state);
-        table.shown.skipped = skipped;
+        table.note_reason(skipped);
         // They may have been altered while no worker ran, or the feed was paused.
         table.compare = true;
         table.found_at = until;
@@ -403,7 +403,7 @@ impl Feeds {
         }
         let building = table.building();
         table.name = found.name;
-        table.shown.skipped = reason.clone();
+        table.note_reason(reason.clone());
         if table.shown.columns != found.columns {
             table.compare = true;
             // It may be what it had failed for.
@@ -417,8 +417,10 @@ impl Feeds {
         match (&mut table.state, reason) {
             (State::Skipped(current), Some(reason)) => *current = reason,
             // What it changes from now on is in no WAL.
-            (State::Streaming(stream), Some(Reason::Unlogged)) if stream.has_rows => {
-                self.copy_again(found.oid, position, "it was unlogged");
+            (State::Streaming(stream), Some(reason))
+                if stream.has_rows && !reason.is_identity() =>
+            {
+                self.copy_again(found.oid, position, "its changes were not in the WAL");
                 return;
             }
             (State::Skipped(_), None) => table.state = Table::queued(None, position, false, ""),
@@ -502,7 +504,7 @@ fn reason(found: &CatalogTable, feed: &Feed) -> Option<Reason> {
         'r' if !found.permanent => Some(Reason::Unlogged),
         'r' if !found.identity_full => Some(Reason::NotFull),
         'r' => None,
-        'p' => Some(Reason::Kind("partitioned table")),
+        'p' => found.lacking.clone().map(Reason::Partition),
         'f' => Some(Reason::Kind("foreign table")),
         'm' => Some(Reason::Kind("materialized view")),
         _ => Some(Reason::Kind("not a table")),

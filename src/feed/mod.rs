@@ -5,6 +5,7 @@
 mod buffer;
 mod catalog;
 mod commits;
+mod copy_table;
 mod failures;
 mod feeds;
 mod job;
@@ -12,6 +13,7 @@ mod lanes;
 mod looks;
 mod options;
 mod own_wal;
+mod partitions;
 mod process_changes;
 mod publish;
 mod resume;

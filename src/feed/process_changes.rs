@@ -68,10 +68,11 @@ impl Sink for Feeds {
             self.note_rewrite(transaction, table);
             return;
         }
+        self.notice_partition(transaction, relation);
         let in_its_feed = self
             .tables
             .get(&oid)
-            .map(|table| table.namespace == relation.namespace() && relation.is_plain_table());
+            .map(|table| table.namespace == relation.namespace() && relation.is_table());
         let taken = match in_its_feed {
             Some(true) => true,
             Some(false) => {
@@ -92,17 +93,16 @@ impl Sink for Feeds {
         }
     }
 
-    fn truncate(&mut self, transaction: &Transaction, relations: &[Relation]) {
-        for relation in relations {
-            let oid = relation.oid();
-            let settled = match self.tables.get(&oid).map(|table| &table.state) {
-                Some(State::Streaming(stream)) => transaction.end_lsn <= stream.settled,
-                Some(State::Snapshot(_)) => false,
-                _ => true,
-            };
-            if !settled {
-                self.copy_again(oid, transaction.commit_lsn, "truncated");
-            }
+    fn truncate(&mut self, transaction: &Transaction, relation: &Relation) {
+        self.notice_partition(transaction, relation);
+        let oid = relation.oid();
+        let settled = match self.tables.get(&oid).map(|table| &table.state) {
+            Some(State::Streaming(stream)) => transaction.end_lsn <= stream.settled,
+            Some(State::Snapshot(_)) => false,
+            _ => true,
+        };
+        if !settled {
+            self.copy_again(oid, transaction.commit_lsn, "truncated");
         }
     }
 
@@ -113,6 +113,7 @@ impl Sink for Feeds {
             self.all_visible();
         }
         self.settle_unproven(transaction);
+        self.notice_partitions(transaction);
         self.open_fresh(transaction);
         if transaction.changes_catalog {
             self.created_since.get_or_insert(transaction.commit_lsn);
@@ -201,10 +202,11 @@ impl Feeds {
         }
         let grown = table.building().saturating_sub(before);
         self.building = (self.building + table.building()).saturating_sub(before);
+        let place = (oid, relation.storage_oid());
         if matches!(&table.state, State::Streaming(stream) if stream.unproven)
-            && !self.unproven.contains(&oid)
+            && !self.unproven.contains(&place)
         {
-            self.unproven.push(oid);
+            self.unproven.push(place);
         }
         if matches!(&table.state, State::Streaming(stream)
             if stream.history.is_none() && stream.writer.is_none() && stream.has_rows)
@@ -214,7 +216,8 @@ impl Feeds {
         }
         if matches!(outcome, Outcome::CopyAgain(_)) {
             // The last look may be behind by now, or ahead; without FULL a copy has no use yet.
-            table.shown.skipped = (!relation.identity_full()).then_some(Reason::NotFull);
+            let lacks = !relation.identity_full();
+            table.note_reason(lacks.then(|| Reason::of_identity(relation)));
         }
         match outcome {
             Outcome::Taken | Outcome::Reshape | Outcome::Renew => {}
@@ -256,7 +259,7 @@ impl Feeds {
         // One that is no table may become one, by DETACH PARTITION, say; then, as after a move from
         // another schema, its rows so far have to be copied.
         let feed = self.feeds.get(&relation.namespace());
-        let Some(feed) = feed.filter(|_| relation.is_plain_table()) else {
+        let Some(feed) = feed.filter(|_| relation.is_table()) else {
             self.not_whole.insert(oid);
             self.note_missed(oid, transaction.end_lsn);
             return false;
@@ -287,8 +290,8 @@ impl Feeds {
     /// Tables whose rows came while their identity was not FULL: if it is at the end of the
     /// transaction (a table created from a query, say), nothing is missing; else they take no part.
     fn settle_unproven(&mut self, transaction: &Transaction) {
-        for oid in std::mem::take(&mut self.unproven) {
-            let full = identity_full(oid);
+        for (oid, storage) in std::mem::take(&mut self.unproven) {
+            let full = identity_full(storage);
             let Some(table) = self.tables.get_mut(&oid) else {
                 continue;
             };
@@ -297,14 +300,19 @@ impl Feeds {
                 continue;
             };
             stream.unproven = false;
-            if !full && (stream.history.is_some() || stream.writer.is_some()) {
-                table.shown.skipped = Some(Reason::NotFull);
+            if full {
+                continue;
+            }
+            let reason = match storage == oid {
+                true => Reason::NotFull,
+                false => with_relation(storage, Reason::of_identity).unwrap_or(Reason::NotFull),
+            };
+            let begun = stream.history.is_some() || stream.writer.is_some();
+            table.note_reason(Some(reason.clone()));
+            if begun {
                 self.copy_again(oid, transaction.commit_lsn, "replica identity is not FULL");
-            } else if !full {
-                if let Some(writer) = &stream.writer {
-                    writer.discard();
-                }
-                table.state = State::Skipped(Reason::NotFull);
+            } else {
+                table.state = State::Skipped(reason);
                 self.building = self.building.saturating_sub(building);
             }
         }

@@ -93,6 +93,10 @@ fn describe(table: &Table, feeds: &Feeds, copied: Option<&Copied>, entry: &mut T
     let mut reason = String::new();
     let mut error = String::new();
     let (status, committed) = match &table.state {
+        State::Skipped(why) if why.is_failure() => {
+            error = why.text();
+            (Status::Failed, None)
+        }
         State::Skipped(why) => {
             reason = why.text();
             (Status::Skipped, None)
@@ -100,7 +104,11 @@ fn describe(table: &Table, feeds: &Feeds, copied: Option<&Copied>, entry: &mut T
         State::Streaming(stream) if stream.joins_snapshot() => (Status::Snapshotting, None),
         State::Streaming(stream) => {
             let committed = stream.first_undurable().unwrap_or(feeds.position);
-            if !stream.has_rows {
+            let skipped = table.shown.skipped.as_ref();
+            if let Some(why) = skipped.filter(|why| why.is_failure()) {
+                error = why.text();
+                (Status::Failed, Some(committed))
+            } else if !stream.has_rows {
                 reason = table
                     .shown
                     .skipped
@@ -122,6 +130,10 @@ fn describe(table: &Table, feeds: &Feeds, copied: Option<&Copied>, entry: &mut T
                 None => {
                     reason = snapshot.why.to_owned();
                     (Status::Snapshotting, committed)
+                }
+                Some(why) if why.is_failure() => {
+                    error = why.text();
+                    (Status::Failed, committed)
                 }
                 Some(why) => {
                     reason = why.text();

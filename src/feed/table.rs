@@ -9,11 +9,15 @@
 //!   Paused, from every state, until decoding begins again.
 //! ```
 
+use pgrx::prelude::*;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use super::buffer::{Buffer, Held};
+use super::catalog::{Lack, Lacking};
 use super::visibility::Visibility;
+use crate::columns::Encoding;
+use crate::decode::Relation;
 use crate::lake::{HistorySchema, HistoryWriter, Progress, Retry};
 
 /// First and longest pause before something that failed is tried again.
@@ -93,6 +97,8 @@ pub enum Reason {
     Excluded,
     /// Not an ordinary table.
     Kind(&'static str),
+    /// A partition of it cannot be fed.
+    Partition(Lacking),
 }
 
 impl Reason {
@@ -103,6 +109,54 @@ impl Reason {
             Reason::Unlogged => "table is unlogged, its changes are not in the WAL".into(),
             Reason::Excluded => "excluded by the feed's options".into(),
             Reason::Kind(kind) => format!("unsupported kind: {kind}"),
+            Reason::Partition(lacking) => lacking.text(),
+        }
+    }
+
+    /// Whether it is a fault rather than a choice: the table is shown as failed.
+    pub fn is_failure(&self) -> bool {
+        matches!(self, Reason::Partition(_))
+    }
+
+    /// Whether it lacks REPLICA IDENTITY FULL, itself or in a partition.
+    pub fn is_identity(&self) -> bool {
+        match self {
+            Reason::NotFull => true,
+            Reason::Partition(lacking) => lacking.lack == Lack::NotFull,
+            _ => false,
+        }
+    }
+
+    /// Why a change of a relation without FULL identity is not whole.
+    pub fn of_identity(relation: &Relation) -> Reason {
+        match relation.partition() {
+            None => Reason::NotFull,
+            Some(name) => Reason::Partition(Lacking {
+                // SAFETY: in a decoding callback, which has a transaction.
+                partition: unsafe { Encoding::of_database().to_string(name.to_bytes()) },
+                lack: Lack::NotFull,
+            }),
+        }
+    }
+}
+
+impl Lacking {
+    /// As the view shows it, with what to do.
+    fn text(&self) -> String {
+        let name = &self.partition;
+        match self.lack {
+            Lack::NotFull => format!(
+                "partition \"{name}\" is not REPLICA IDENTITY FULL. \
+                 Run ALTER TABLE ... REPLICA IDENTITY FULL for it."
+            ),
+            Lack::Unlogged => format!(
+                "partition \"{name}\" is unlogged, its changes are not in the WAL. \
+                 Run ALTER TABLE ... SET LOGGED for it, or detach it."
+            ),
+            Lack::Foreign => format!(
+                "partition \"{name}\" is a foreign table, its changes are not in the WAL. \
+                 Detach it, or name the table in the feed's option \"exclude\"."
+            ),
         }
     }
 }
@@ -365,6 +419,18 @@ impl Table {
             pinned,
             phase: Phase::Queued,
         }))
+    }
+
+    /// Why it takes no part, or that it does. A fault is said in the log, once.
+    pub fn note_reason(&mut self, reason: Option<Reason>) {
+        if let Some(failure) = reason.as_ref().filter(|reason| reason.is_failure()) {
+            let text = failure.text();
+            if self.logged.as_ref() != Some(&text) {
+                log!("wal2delta: table \"{}\" failed: {text}", self.name);
+                self.logged = Some(text);
+            }
+        }
+        self.shown.skipped = reason;
     }
 
     /// The writer has opened, or made, the history table.

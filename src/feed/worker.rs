@@ -2,17 +2,16 @@
 
 use pgrx::pg_sys;
 use pgrx::prelude::*;
-use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use super::buffer;
 use super::catalog::{self, Look};
 use super::feeds::{Feeds, StandingPoint};
 use super::process_changes::read_when_failed;
 use super::publish::Published;
 use crate::columns;
 use crate::decode::{
-    Decoder, Slot, allow_plugin_for_this_process, existing_tables, flush_position, insert_position,
+    Decoder, Existing, Slot, allow_plugin_for_this_process, existing, flush_position,
+    insert_position, watch_invalidations,
 };
 use crate::lake::{Lake, LakeConfig};
 use crate::process;
@@ -165,7 +164,7 @@ pub fn adopt_settings() {
 fn run(database: u32) {
     adopt_settings();
     allow_plugin_for_this_process();
-    buffer::watch_invalidations();
+    watch_invalidations();
     // SAFETY: reads the control file's copy in shared memory.
     let system = unsafe { pg_sys::GetSystemIdentifier() };
     let home = process::home();
@@ -272,17 +271,17 @@ fn standing_point(decoder: Decoder) -> (Decoder, StandingPoint) {
     (decoder, start)
 }
 
-fn existing_where_it_stands(decoder: Decoder) -> (Decoder, HashSet<u32>) {
-    let (decoder, existing) = existing_tables(decoder, 0);
-    if let Some(existing) = existing {
-        return (decoder, existing);
+fn existing_where_it_stands(decoder: Decoder) -> (Decoder, Existing) {
+    let (decoder, found) = existing(decoder, 0);
+    if let Some(found) = found {
+        return (decoder, found);
     }
-    // Nothing was committed so far. Then the tables of now are the ones, unless one was created
-    // just now; what the catalog shows now is in the WAL before `until`.
-    let now = catalog::all_tables();
+    // Nothing was committed so far. Then what there is now is it, unless something was created just
+    // now; what the catalog shows now is in the WAL before `until`.
+    let now = catalog::existing_now();
     let until = insert_position();
-    let (decoder, existing) = existing_tables(decoder, until);
-    (decoder, existing.unwrap_or(now))
+    let (decoder, found) = existing(decoder, until);
+    (decoder, found.unwrap_or(now))
 }
 
 /// Calls of `start` before a look at the catalog.
