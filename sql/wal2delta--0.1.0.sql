@@ -74,6 +74,11 @@ CREATE FUNCTION wal2delta.resume(source_schema name)
 RETURNS void STRICT LANGUAGE c AS 'MODULE_PATHNAME', 'resume_wrapper';
 COMMENT ON FUNCTION wal2delta.resume IS 'goes on with a paused feed; nothing is missing';
 
+CREATE FUNCTION wal2delta.alter(source_schema name, options jsonb)
+RETURNS void STRICT LANGUAGE c AS 'MODULE_PATHNAME', 'alter_wrapper';
+COMMENT ON FUNCTION wal2delta.alter IS
+    'changes options of the feed of a schema; null takes one away';
+
 CREATE FUNCTION wal2delta.resync(source_table regclass)
 RETURNS void STRICT LANGUAGE c AS 'MODULE_PATHNAME', 'resync_wrapper';
 COMMENT ON FUNCTION wal2delta.resync IS
@@ -197,7 +202,7 @@ GRANT SELECT ON wal2delta.full_schemas TO PUBLIC;
 
 REVOKE ALL ON FUNCTION
     wal2delta.start(name, text, jsonb), wal2delta.stop(name), wal2delta.pause(name),
-    wal2delta.resume(name), wal2delta.resync(regclass), wal2delta.flush(interval),
+    wal2delta.resume(name), wal2delta.alter(name, jsonb), wal2delta.resync(regclass), wal2delta.flush(interval),
     wal2delta.check(), wal2delta.table_states(), wal2delta.feed_error(),
     wal2delta.set_replica_identity_full(name)
 FROM PUBLIC;

@@ -82,12 +82,6 @@ def test_unlogged(started):
     assert [values for _, values in started.events("t")] == [(1,), (2,), (3,)]
 
 
-def test_partitioned(started):
-    started.sql("CREATE TABLE t (i int) PARTITION BY RANGE (i)")
-    started.sql("ALTER TABLE t REPLICA IDENTITY FULL")
-    assert "partition" in reason(started, "t").lower()
-
-
 @pytest.mark.parametrize(
     "kind, ddl",
     [

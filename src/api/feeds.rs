@@ -33,7 +33,7 @@ fn stop(source_schema: &CStr) {
     }
 }
 
-fn report_not_fed(schema: &str) -> ! {
+pub(super) fn report_not_fed(schema: &str) -> ! {
     report(
         PgSqlErrorCode::ERRCODE_UNDEFINED_OBJECT,
         format!("schema \"{schema}\" is not fed"),
@@ -137,7 +137,7 @@ fn resync(source_table: pg_sys::Oid) {
     );
 }
 
-fn change(statement: &str, arguments: &[pgrx::datum::DatumWithOid<'_>]) {
+pub(super) fn change(statement: &str, arguments: &[pgrx::datum::DatumWithOid<'_>]) {
     let changed = as_superuser(|| {
         Spi::connect_mut(|client| client.update(statement, None, arguments).map(|_| ()))
     });

@@ -2,6 +2,7 @@
 //! feed worker where that is what they promise; none of them decodes or writes to a destination
 //! (beyond making and probing its folder).
 
+mod alter;
 mod caller;
 mod catalog;
 mod check;

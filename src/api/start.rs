@@ -30,13 +30,7 @@ fn start(source_schema: Option<&CStr>, destination: Option<&str>, options: Optio
     check_server();
     let namespace = check_schema(source_schema, &name);
     let json = options.map_or_else(|| serde_json::json!({}), |json| json.0);
-    let options = Options::parse(&json, parse_interval).unwrap_or_else(|error| {
-        report(
-            PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
-            error.message,
-            error.hint,
-        )
-    });
+    let options = parse_options(&json);
     let destination = parse_destination(destination);
     check_local_access();
     if let Some(fed_to) = feed_destination(namespace) {
@@ -63,6 +57,17 @@ fn start(source_schema: Option<&CStr>, destination: Option<&str>, options: Optio
         .set_hint("To replace them by a new snapshot, stop the feed and start it with option {\"snapshot\": true}.")
         .report(PgLogLevel::NOTICE);
     }
+}
+
+/// Reads options, or refuses them.
+pub(super) fn parse_options(json: &serde_json::Value) -> Options {
+    Options::parse(json, parse_interval).unwrap_or_else(|error| {
+        report(
+            PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
+            error.message,
+            error.hint,
+        )
+    })
 }
 
 fn report_destination(error: &LakeError) -> ! {

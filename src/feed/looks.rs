@@ -73,6 +73,8 @@ impl Feeds {
         };
         let pauses = row.paused && !feed.row.paused;
         let resumes = feed.row.paused && !row.paused;
+        // The property of the slot is changed when decoding begins.
+        self.redecode |= feed.row.options.failover != row.options.failover;
         feed.row = row;
         if pauses && !matches!(feed.halt, Some(Halt::Copied)) {
             let since = feed.halt.as_ref().and_then(Halt::since);
@@ -416,12 +418,16 @@ impl Feeds {
         table.shown.columns = found.columns;
         match (&mut table.state, reason) {
             (State::Skipped(current), Some(reason)) => *current = reason,
-            // What it changes from now on is in no WAL.
+            // What it changes from now on is in no WAL, or not wanted: it is copied if that ends. One
+            // without FULL identity may have it in the WAL that is still to be decoded.
             (State::Streaming(stream), Some(reason))
-                if stream.has_rows && !reason.is_identity() =>
+                if !reason.is_identity() && (stream.has_rows || reason == Reason::Excluded) =>
             {
-                self.copy_again(found.oid, position, "its changes were not in the WAL");
+                self.copy_again(found.oid, position, "it took no part");
                 return;
+            }
+            (State::Failed(failure), Some(Reason::Excluded)) => {
+                table.state = failure.queued(position, "it was excluded");
             }
             (State::Skipped(_), None) => table.state = Table::queued(None, position, false, ""),
             // One with a history waits until it can be copied over it.

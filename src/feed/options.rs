@@ -12,11 +12,23 @@ const KEYS: [&str; 5] = [
     "failover",
 ];
 
+/// What becomes of a history when its table's columns are altered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SchemaChange {
+    /// A new snapshot replaces it.
+    #[default]
+    Resnapshot,
+    /// It is kept; its columns follow.
+    Evolve,
+}
+
 /// Options of a feed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// Time between two commits of a changing table; `None`: the setting.
     pub flush_interval: Option<Duration>,
+    /// What becomes of a history when its table's columns are altered.
+    pub on_schema_change: SchemaChange,
     /// Names of tables that take no part.
     pub exclude: Vec<String>,
     /// Whether histories of an earlier feed are replaced by a new snapshot.
@@ -60,7 +72,7 @@ impl Options {
                 "flush_interval" => {
                     options.flush_interval = Some(interval(value, &parse_interval)?);
                 }
-                "on_schema_change" => schema_change(value)?,
+                "on_schema_change" => options.on_schema_change = schema_change(value)?,
                 "exclude" => options.exclude = names(value)?,
                 "snapshot" => options.snapshot = flag(key, value)?,
                 "failover" => options.failover = flag(key, value)?,
@@ -73,6 +85,11 @@ impl Options {
             }
         }
         Ok(options)
+    }
+
+    /// Whether there is an option of this name.
+    pub fn knows(key: &str) -> bool {
+        KEYS.contains(&key)
     }
 }
 
@@ -95,16 +112,13 @@ fn interval(
         )
 }
 
-fn schema_change(value: &Value) -> Result<(), OptionError> {
+fn schema_change(value: &Value) -> Result<SchemaChange, OptionError> {
     match value.as_str() {
-        Some("resnapshot") => Ok(()),
-        Some("evolve") => refuse(
-            "option \"on_schema_change\" does not support \"evolve\" in this version".into(),
-            "Leave the option out, or write \"resnapshot\".",
-        ),
+        Some("resnapshot") => Ok(SchemaChange::Resnapshot),
+        Some("evolve") => Ok(SchemaChange::Evolve),
         _ => refuse(
             format!("invalid value for option \"on_schema_change\": {value}"),
-            "Write \"resnapshot\".",
+            "Write \"resnapshot\" or \"evolve\".",
         ),
     }
 }
@@ -150,13 +164,14 @@ mod tests {
     #[test]
     fn reads_all_options() {
         let options = parse(json!({
-            "flush_interval": "5 s", "on_schema_change": "resnapshot",
+            "flush_interval": "5 s", "on_schema_change": "evolve",
             "exclude": ["a", "B"], "snapshot": true, "failover": true
         }));
         assert_eq!(
             options,
             Ok(Options {
                 flush_interval: Some(Duration::from_secs(5)),
+                on_schema_change: SchemaChange::Evolve,
                 exclude: vec!["a".into(), "B".into()],
                 snapshot: true,
                 failover: true,

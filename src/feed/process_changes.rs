@@ -69,10 +69,10 @@ impl Sink for Feeds {
             return;
         }
         self.notice_partition(transaction, relation);
-        let in_its_feed = self
-            .tables
-            .get(&oid)
-            .map(|table| table.namespace == relation.namespace() && relation.is_table());
+        let in_its_feed = self.tables.get(&oid).map(|table| {
+            let excluded = matches!(table.state, State::Skipped(Reason::Excluded));
+            !excluded && table.namespace == relation.namespace() && relation.is_table()
+        });
         let taken = match in_its_feed {
             Some(true) => true,
             Some(false) => {
@@ -127,15 +127,17 @@ impl Sink for Feeds {
 }
 
 impl Feeds {
-    /// A table that is known was not in the schema of its feed when it was changed, so that its history
-    /// misses the change: it has left its feed, or a look, ahead of decoding, found that it will have
-    /// come to it.
+    /// A table that is known was not in its feed when it was changed, so that its history misses the
+    /// change: it is excluded, it has left the schema, or a look, ahead of decoding, found that it will
+    /// have come to it.
     fn miss(&mut self, transaction: &Transaction, oid: u32) {
         let Some(table) = self.tables.get(&oid) else {
             return;
         };
         let comes = transaction.commit_lsn < table.found_at;
-        if !comes {
+        if matches!(table.state, State::Skipped(Reason::Excluded)) {
+            self.note_missed(oid, transaction.end_lsn);
+        } else if !comes {
             self.forget_tables(true, |table| table.oid == oid);
             self.note_missed(oid, transaction.end_lsn);
         } else if matches!(&table.state, State::Streaming(stream)

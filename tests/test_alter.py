@@ -1,0 +1,178 @@
+"""`alter`: other options for a feed that goes on; tables that are excluded, and come back."""
+
+import json
+
+import pytest
+from harness.deltalog import DeltaLog
+from harness.load import Load
+from harness.waiting import wait_for
+from psycopg import errors
+
+SETTINGS = {"wal2delta.flush_interval": "300ms"}
+
+SOON = 20
+
+
+def alter(feed, **options):
+    feed.conn.execute("SELECT wal2delta.alter(%s, %s::jsonb)", [feed.schema, json.dumps(options)])
+
+
+def options(feed):
+    query = "SELECT options FROM wal2delta.schemas WHERE source_schema::text = %s"
+    return feed.conn.execute(query, [feed.schema]).fetchone()[0]
+
+
+@pytest.fixture
+def two(feed):
+    for table in ("one", "two"):
+        feed.table(f"{table} (id bigint PRIMARY KEY, n int, pad text)")
+        feed.sql(f"INSERT INTO {table} SELECT i, 0, 'x' FROM generate_series(1, 100) i")
+    feed.start()
+    feed.flush()
+    return feed
+
+
+def test_options_are_put_over_those_that_are_there(two):
+    alter(two, flush_interval="200 ms", exclude=["two"])
+    assert options(two) == {"flush_interval": "200 ms", "exclude": ["two"]}
+    alter(two, exclude=["one"])
+    assert options(two) == {"flush_interval": "200 ms", "exclude": ["one"]}
+    alter(two, flush_interval=None, exclude=None, failover=None)
+    assert options(two) == {}
+
+
+def test_the_interval_is_taken_up(two):
+    alter(two, flush_interval="1 h")
+    two.sql("UPDATE one SET n = 1 WHERE id = 1")
+    two.flush()
+    version = DeltaLog(two.path("one")).version
+    two.sql("UPDATE one SET n = 2 WHERE id = 1")
+    alter(two, flush_interval="100 ms")
+    wait_for(lambda: DeltaLog(two.path("one")).version > version, SOON, "a commit by the new interval")
+    two.check("one")
+
+
+@pytest.mark.parametrize("gone", ["nothing", "worker"])
+def test_a_table_leaves_and_comes_back(two, gone):
+    """What was changed before it left is in its history; what came after is not, until it comes back."""
+    two.sql("UPDATE one SET n = 1")
+    alter(two, exclude=["one"])
+    row = two.wait_for_status("one", "SKIPPED", SOON)
+    assert "excluded" in row["reason"]
+    before = len(two.rows("one"))
+    assert before == 300
+    two.sql("DELETE FROM one WHERE id > 50")
+    two.sql("UPDATE two SET n = 1")
+    two.check("two")
+    assert len(two.rows("one")) == before
+    if gone == "worker":
+        two.cluster.terminate_feed_worker()
+        two.cluster.wait_for_feed_worker()
+    alter(two, exclude=[])
+    two.sql("UPDATE one SET n = 2 WHERE id = 1")
+    two.wait_for_status("one", "STREAMING", SOON)
+    two.check("one")
+    assert len(DeltaLog(two.path("one")).replacements()) == 1
+
+
+def test_what_changes_while_excluded_is_missed_by_no_later_worker(make_cluster, make_feed):
+    """Excluded, changed, and no longer excluded by the time that a worker looks: its history says itself
+    that changes are missing."""
+    feed = make_feed("shop", cluster=make_cluster(SETTINGS))
+    feed.table("one (id bigint PRIMARY KEY, n int)")
+    feed.sql("INSERT INTO one SELECT i, 0 FROM generate_series(1, 100) i")
+    feed.start(exclude=[])
+    feed.flush()
+    alter(feed, exclude=["one"])
+    feed.wait_for_status("one", "SKIPPED", SOON)
+    feed.sql("DELETE FROM one WHERE id > 50")
+    feed.flush()
+    log = DeltaLog(feed.path("one"))
+    wait_for(lambda: "wal2delta.gap" in DeltaLog(log.path).metadata()["configuration"], SOON, "the mark")
+    feed.cluster.stop()
+    feed.cluster.configure(shared_preload_libraries="")
+    feed.cluster.start()
+    feed.reconnect()
+    feed.conn.execute("UPDATE wal2delta.feeds SET options = '{}'")
+    feed.cluster.stop()
+    feed.cluster.configure(shared_preload_libraries="wal2delta")
+    feed.cluster.start()
+    feed.reconnect()
+    feed.wait_for_status("one", "STREAMING", SOON)
+    feed.check("one")
+
+
+def test_a_table_without_rows_is_excluded(two):
+    two.table("young (id bigint PRIMARY KEY)")
+    two.flush()
+    alter(two, exclude=["young"])
+    two.wait_for_status("young", "SKIPPED", SOON)
+    wait_for(lambda: "excluded" in two.view("young")["reason"], SOON, "the reason")
+    two.sql("INSERT INTO young VALUES (1)")
+    two.flush()
+    assert not two.path("young").exists() or not two.rows("young")
+    alter(two, exclude=[])
+    two.sql("INSERT INTO young VALUES (2)")
+    two.wait_for_status("young", "STREAMING", SOON)
+    two.check("young")
+
+
+def test_excluded_and_back_under_load(two):
+    with Load(two, "one", "two") as load:
+        for _ in range(3):
+            alter(two, exclude=["one"])
+            load.wait_for_transactions(10)
+            alter(two, exclude=[])
+            load.wait_for_transactions(10)
+    for table in ("one", "two"):
+        two.wait_for_status(table, "STREAMING", 60)
+        two.check(table)
+    assert not DeltaLog(two.path("two")).replacements()
+
+
+def test_a_failed_table_is_excluded(feed):
+    """A column that Delta has no place for: excluded, it is no fault any more."""
+    feed.table('bad (id int PRIMARY KEY, "_pg_lsn" int)')
+    feed.sql("INSERT INTO bad VALUES (1, 1)")
+    feed.start()
+    feed.wait_for_status("bad", "FAILED", SOON)
+    alter(feed, exclude=["bad"])
+    feed.wait_for_status("bad", "SKIPPED", SOON)
+    alter(feed, exclude=None)
+    feed.wait_for_status("bad", "FAILED", SOON)
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        ({"excluded": ["a"]}, 'unknown option "excluded"'),
+        ({"excluded": None}, 'unknown option "excluded"'),
+        ({"exclude": "a"}, "exclude"),
+        ({"flush_interval": "soon"}, "flush_interval"),
+        ({"snapshot": True}, "start"),
+    ],
+)
+def test_wrong_options(two, given, message):
+    with pytest.raises(errors.InvalidParameterValue, match=message):
+        alter(two, **given)
+    assert options(two) == {}
+
+
+def test_what_is_no_object(two):
+    with pytest.raises(errors.InvalidParameterValue, match="must be a JSON object"):
+        two.conn.execute("SELECT wal2delta.alter(%s, '[]')", [two.schema])
+
+
+def test_a_schema_that_is_not_fed(feed):
+    with pytest.raises(errors.UndefinedObject, match="is not fed"):
+        alter(feed, exclude=["a"])
+
+
+def test_it_is_undone_with_its_transaction(two):
+    with pytest.raises(ZeroDivisionError), two.conn.transaction():
+        alter(two, exclude=["one"])
+        raise ZeroDivisionError
+    two.sql("UPDATE one SET n = 3 WHERE id = 1")
+    assert options(two) == {}
+    two.check("one")
+    assert two.status("one") == "STREAMING"
