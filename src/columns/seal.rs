@@ -109,6 +109,7 @@ mod tests {
             data_type,
             nullable: true,
             number: None,
+            added: false,
         };
         HistorySchema::new(vec![field]).unwrap()
     }

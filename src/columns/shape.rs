@@ -74,6 +74,7 @@ impl SourceColumn {
     fn field(&self, at: usize) -> Field {
         Field {
             number: u32::try_from(at + 1).ok(),
+            added: false,
             name: self.name.clone(),
             data_type: self.kind.delta_type(),
             // A domain's own NOT NULL does not count: outer joins and the like get past it.

@@ -219,6 +219,7 @@ mod tests {
                 data_type: *data_type,
                 nullable: *nullable,
                 number: None,
+                added: false,
             })
             .collect();
         HistorySchema::new(fields).unwrap()
@@ -241,6 +242,7 @@ mod tests {
                 data_type: DeltaType::Long,
                 nullable: true,
                 number,
+                added: false,
             }])
             .unwrap()
         };

@@ -6,11 +6,13 @@ use std::time::{Duration, Instant};
 
 use super::buffer::Buffer;
 use super::feeds::{Feed, Feeds};
+use super::snapshots::open_existing;
 use super::table::{InFlight, State, Table};
 use crate::columns::{self, ColumnError};
 use crate::decode::{Transaction, full_tables, with_relation};
 use crate::lake::{
-    Believed, Charged, Event, Lake, OpenTable, Replace, Retry, RowsCommit, Source, Target,
+    Believed, Charged, Content, Event, HistorySchema, Lake, OpenTable, Replace, Retry, RowsCommit,
+    Source, Target,
 };
 
 /// How much time searches for new tables may take: some at once, and one part in twenty of the time.
@@ -59,6 +61,12 @@ impl Feeds {
                 rows,
                 ..
             } => self.committed(table, ticket, rows),
+            Event::Cleared {
+                table,
+                ticket,
+                sort_by,
+                schema,
+            } => self.cleared(table, ticket, sort_by, schema),
             Event::Failed { table, error } => self.writer_failed(table, error),
             Event::Probed { request, result } => self.probed(request, result),
             Event::Upkeep { table, error } => {
@@ -204,7 +212,7 @@ impl Feeds {
         }
         let generation = table.generation;
         // What a look found is compared with the columns that the history gets now.
-        if table.altered_at.take().is_some() {
+        if table.altered.take().is_some() {
             table.compare = true;
             self.look_wanted = true;
         }
@@ -225,7 +233,7 @@ impl Feeds {
                 generation,
                 schema,
                 files: Vec::new(),
-                keep_existing: true,
+                content: Content::First,
                 commit: RowsCommit {
                     lsn: transaction.commit_lsn,
                     crc: None,
@@ -238,6 +246,69 @@ impl Feeds {
             first: transaction.commit_lsn,
             snapshot: false,
         });
+    }
+
+    /// Gives a history that is kept the columns that its table has now, if no row has brought them.
+    pub fn evolve(&mut self, oid: u32, columns: &HistorySchema) {
+        self.flush_table(oid);
+        let (ticket, source, position) = (self.ticket(), self.source(oid), self.position);
+        let crc = self.crc_here();
+        let Some(table) = self.tables.get_mut(&oid) else {
+            return;
+        };
+        let Some(feed) = self.feeds.get(&table.namespace) else {
+            return;
+        };
+        let generation = table.generation;
+        let State::Streaming(stream) = &mut table.state else {
+            return;
+        };
+        let (Some(schema), Some(history)) = (&stream.schema, &stream.history) else {
+            // Its history is being made; the next look comes by here again.
+            table.compare = true;
+            return;
+        };
+        let evolved = schema.evolve(columns);
+        if evolved.retyped && stream.has_rows {
+            return self.copy_again(oid, position, "a column has another type");
+        }
+        let writer = stream.writer.get_or_insert_with(|| {
+            open_existing(
+                &self.lake,
+                feed,
+                source,
+                generation,
+                &history.folder,
+                schema,
+            )
+        });
+        writer.replace(
+            ticket,
+            Replace {
+                generation,
+                schema: evolved.schema.clone(),
+                files: Vec::new(),
+                content: Content::Behind,
+                commit: RowsCommit {
+                    lsn: position,
+                    crc,
+                    sort_by: stream.sort_by,
+                },
+            },
+        );
+        stream.schema = Some(evolved.schema);
+        stream.evolved = false;
+        stream.in_flight.push_back(InFlight {
+            ticket,
+            first: position,
+            snapshot: false,
+        });
+    }
+
+    /// Checksum of the record that ends where decoding stands, if one does.
+    pub fn crc_here(&self) -> Option<u32> {
+        let (end, crc) = self.last_record;
+        (end == self.position).then_some(crc)
     }
 
     /// Asks for a commit of everything a table has pending.
@@ -318,6 +389,7 @@ fn open(table: &mut Table, feed: &Feed, source: Source, lake: &Lake, whole: u64)
             },
         },
         schema: schema.clone(),
+        evolves: false,
     }));
 }
 
@@ -330,8 +402,8 @@ fn seal(table: &mut Table, feed: &Feed, source: Source, lake: &Lake) -> Result<(
         return Ok(());
     };
     let held = buffer.take(lake.budget());
-    let schema = stream.schema.get_or_insert_with(|| buffer.schema().clone());
-    let batch = columns::seal(schema, held.value, &mut stream.sort_by)?;
+    // The table may have more columns than these rows.
+    let batch = columns::seal(buffer.schema(), held.value, &mut stream.sort_by)?;
     let whole = stream.pending.map_or(0, |pending| pending.first);
     open(table, feed, source, lake, whole);
     let State::Streaming(stream) = &mut table.state else {
@@ -340,9 +412,9 @@ fn seal(table: &mut Table, feed: &Feed, source: Source, lake: &Lake) -> Result<(
     let Some(writer) = &stream.writer else {
         return Ok(());
     };
-    if let Some(schema) = stream.schema.clone().filter(|_| stream.widened) {
-        writer.widen(schema);
-        stream.widened = false;
+    if let Some(schema) = stream.schema.clone().filter(|_| stream.evolved) {
+        writer.evolve(schema);
+        stream.evolved = false;
     }
     writer.write(Charged {
         value: batch,

@@ -375,6 +375,7 @@ fn open(
             },
         },
         schema: schema.clone(),
+        evolves: job.evolves,
     });
     if let Some(folder) = &job.folder {
         return Ok((writer, folder.clone()));

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use super::catalog::{FeedRow, Resync};
 use super::commits::Searches;
 use super::lanes::Lanes;
+use super::options::SchemaChange;
 use super::own_wal::Refusal;
 use super::table::{State, Table};
 use crate::decode::{Existing, Roots};
@@ -24,6 +25,13 @@ pub struct Feed {
     pub halt: Option<Halt>,
     /// Its schema was dropped: it ends once decoding is here.
     pub gone_at: Option<u64>,
+}
+
+impl Feed {
+    /// Whether histories are kept when columns change.
+    pub fn evolves(&self) -> bool {
+        self.row.options.on_schema_change == SchemaChange::Evolve
+    }
 }
 
 /// Why a feed takes no changes. `since`: where decoding stood then; the slot must not move past it.

@@ -37,6 +37,8 @@ pub struct Job {
     pub sort_by: i64,
     /// Milliseconds that a statement may wait for the table because of the copy.
     pub patience_ms: u64,
+    /// The history is kept: its columns follow those of the copy.
+    pub evolves: bool,
 }
 
 /// What the snapshot worker says once it has its snapshot, before it copies.

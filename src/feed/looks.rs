@@ -9,7 +9,7 @@ use super::buffer::same_columns;
 use super::catalog::{self, CatalogTable, FeedRow, Look};
 use super::feeds::{COPIED, Feed, Feeds, Halt};
 use super::resume::history;
-use super::table::{Failure, History, Paused, Reason, Remedy, State, Stream, Table};
+use super::table::{Altered, Failure, History, Paused, Reason, Remedy, State, Stream, Table};
 use crate::decode::insert_position;
 use crate::lake::{
     Destination, Event, Found, HistorySchema, LakeError, Progress, Retry, Source, Writer,
@@ -57,8 +57,8 @@ impl Feeds {
             self.apply_table(table, look.until);
         }
         self.compare_columns();
-        self.copy_altered();
-        if self.tables.values().any(|table| table.altered_at.is_some()) {
+        self.follow_altered();
+        if self.tables.values().any(|table| table.altered.is_some()) {
             // Whether one has to be copied is known once decoding is where the look was: until then
             // this was no look that `flush` could go by.
             self.looked_at = looked_before;
@@ -76,6 +76,12 @@ impl Feeds {
         // The property of the slot is changed when decoding begins.
         self.redecode |= feed.row.options.failover != row.options.failover;
         feed.row = row;
+        let evolves = feed.evolves();
+        let tables = self.tables.values_mut();
+        for table in tables.filter(|table| table.namespace == namespace) {
+            table.compare |= table.evolves != evolves;
+            table.evolves = evolves;
+        }
         if pauses && !matches!(feed.halt, Some(Halt::Copied)) {
             let since = feed.halt.as_ref().and_then(Halt::since);
             feed.halt = Some(Halt::Paused {
@@ -123,37 +129,58 @@ impl Feeds {
             let Some(table) = self.tables.get_mut(&oid) else {
                 continue;
             };
-            let fits = HistorySchema::new(fields).is_ok_and(|now| {
-                table
-                    .schema()
-                    .is_none_or(|schema| same_columns(schema, &now))
-            });
+            let now = HistorySchema::new(fields).ok();
+            let fits = match (table.schema(), &now) {
+                (Some(schema), Some(now)) if table.evolves => schema.holds(now),
+                (Some(schema), Some(now)) => same_columns(schema, now),
+                (None, Some(_)) => true,
+                (_, None) => false,
+            };
             table.compare = false;
             if !fits {
-                table.altered_at = Some((until, table.copies));
+                table.altered = Some(Altered {
+                    at: until,
+                    copies: table.copies,
+                    columns: now,
+                });
             }
         }
     }
 
-    /// Copies tables whose columns were altered with no change of a row after it that would have
-    /// shown it, once decoding has got to where a look saw it.
-    fn copy_altered(&mut self) {
+    /// Follows alterations of columns with no change of a row after it that would have shown it, once
+    /// decoding has got to where a look saw them.
+    fn follow_altered(&mut self) {
         let position = self.position;
-        let due: Vec<(u32, bool)> = self
+        let due: Vec<u32> = self
             .tables
             .values()
-            .filter_map(|table| table.altered_at.map(|(lsn, copies)| (table, lsn, copies)))
-            .filter(|(_, lsn, _)| position >= *lsn)
-            .map(|(table, _, copies)| (table.oid, copies == table.copies))
+            .filter(|table| {
+                table
+                    .altered
+                    .as_ref()
+                    .is_some_and(|seen| position >= seen.at)
+            })
+            .map(|table| table.oid)
             .collect();
-        for (oid, unseen) in due {
-            if let Some(table) = self.tables.get_mut(&oid) {
-                table.altered_at = None;
-                let streams = matches!(&table.state, State::Streaming(stream)
-                    if stream.history.is_some() || stream.writer.is_some());
-                if unseen && streams {
-                    self.copy_again(oid, position, "its columns were altered");
+        for oid in due {
+            let Some(table) = self.tables.get_mut(&oid) else {
+                continue;
+            };
+            let Some(altered) = table.altered.take() else {
+                continue;
+            };
+            let streams = matches!(&table.state, State::Streaming(stream)
+                if stream.history.is_some() || stream.writer.is_some());
+            match (streams, altered.columns) {
+                (false, _) => {}
+                (true, Some(_)) if table.evolves && altered.copies != table.copies => {
+                    // A row has shown one alteration, which need not have been the last.
+                    table.compare = true;
+                    self.look_wanted = true;
                 }
+                (true, _) if altered.copies != table.copies => {}
+                (true, Some(columns)) if table.evolves => self.evolve(oid, &columns),
+                (true, _) => self.copy_again(oid, position, "its columns were altered"),
             }
         }
     }

@@ -26,7 +26,9 @@ pub struct Refusal {
 
 impl Feeds {
     /// Takes a table in.
-    pub fn insert(&mut self, table: Table) {
+    pub fn insert(&mut self, mut table: Table) {
+        let feed = self.feeds.get(&table.namespace);
+        table.evolves = feed.is_some_and(Feed::evolves);
         if let State::Streaming(stream) = &table.state
             && stream.unchecked.is_some()
         {

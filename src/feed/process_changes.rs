@@ -6,19 +6,22 @@ use std::time::{Duration, Instant};
 use super::buffer::{Buffer, compatible, same_columns};
 use super::catalog::FEED_KEY;
 use super::feeds::Feeds;
-use super::table::{Copying, Pending, Phase, Reason, State, Stream, Table};
+use super::table::{Altered, Copying, Pending, Phase, Reason, State, Stream, Table};
 use crate::columns::Encoding;
 use crate::decode::{
     Change, Relation, Sink, Transaction, fixed_attributes, identity_full, with_relation,
 };
 use crate::fail_point;
-use crate::lake::Retry;
+use crate::lake::{HistorySchema, Retry};
 use crate::process;
 
 /// A change that takes more than this part of the memory allowed is written before the next one is
 /// decoded: beside the change itself, Postgres holds it several times over while it decodes, and so
 /// does the encoder.
 const LARGE_CHANGE: usize = 16;
+
+/// Why a table is copied although its history follows its columns.
+const RETYPED: &str = "a column has another type";
 
 /// The table whose row is being read; 0: none. A row that Postgres cannot print (larger than 1 GB as
 /// text, not in the database's encoding) raises an error that ends the worker, which finds here
@@ -38,8 +41,10 @@ enum Outcome {
     Full,
     /// The history has other columns, and no rows yet.
     Reshape,
-    /// The columns are the same, but what is in the builders has to be sealed before others are made.
+    /// What is in the builders has to be sealed before others are made.
     Renew,
+    /// The history gets other columns, and goes on.
+    Evolve(HistorySchema),
     /// The history cannot go on as it is; the table is copied again.
     CopyAgain(&'static str),
     /// The table's data cannot be expressed.
@@ -177,18 +182,26 @@ impl Feeds {
         let before = table.building();
         READING.store(oid, Ordering::Relaxed);
         let outcome = match &mut table.state {
-            State::Streaming(stream) => match stream.offer(transaction, relation, change) {
-                Outcome::Renew => {
-                    self.seal(oid, false);
-                    self.drop_builders(oid);
-                    return self.take(transaction, relation, change);
+            State::Streaming(stream) => {
+                match stream.offer(transaction, relation, change, table.evolves) {
+                    Outcome::Evolve(schema) => {
+                        stream.schema = Some(schema);
+                        stream.evolved = true;
+                        table.copies += 1;
+                        return self.take(transaction, relation, change);
+                    }
+                    Outcome::Renew => {
+                        self.seal(oid, false);
+                        self.drop_builders(oid);
+                        return self.take(transaction, relation, change);
+                    }
+                    Outcome::Reshape => {
+                        self.reshape(oid, transaction);
+                        return self.take(transaction, relation, change);
+                    }
+                    outcome => outcome,
                 }
-                Outcome::Reshape => {
-                    self.reshape(oid, transaction);
-                    return self.take(transaction, relation, change);
-                }
-                outcome => outcome,
-            },
+            }
             State::Snapshot(snapshot) => match &mut snapshot.phase {
                 Phase::Queued => Outcome::Taken,
                 Phase::Copying(copying) => copying.offer(transaction, relation, change),
@@ -200,7 +213,11 @@ impl Feeds {
             && let Some(lsn) = stream.rewritten_by.take()
             && !relation.rewritten()
         {
-            table.altered_at = Some((lsn, table.copies));
+            table.altered = Some(Altered {
+                at: lsn,
+                copies: table.copies,
+                columns: None,
+            });
         }
         let grown = table.building().saturating_sub(before);
         self.building = (self.building + table.building()).saturating_sub(before);
@@ -222,7 +239,7 @@ impl Feeds {
             table.note_reason(lacks.then(|| Reason::of_identity(relation)));
         }
         match outcome {
-            Outcome::Taken | Outcome::Reshape | Outcome::Renew => {}
+            Outcome::Taken | Outcome::Reshape | Outcome::Renew | Outcome::Evolve(_) => {}
             Outcome::Full => self.batch_full(oid),
             Outcome::CopyAgain(why) => self.copy_again(oid, transaction.commit_lsn, why),
             Outcome::Failed(error) => self.fail(oid, error, Retry::AfterChange),
@@ -394,7 +411,13 @@ impl Feeds {
 }
 
 impl Stream {
-    fn offer(&mut self, transaction: &Transaction, relation: &Relation, change: Change) -> Outcome {
+    fn offer(
+        &mut self,
+        transaction: &Transaction,
+        relation: &Relation,
+        change: Change,
+        evolves: bool,
+    ) -> Outcome {
         if transaction.end_lsn <= self.settled {
             return Outcome::Taken;
         }
@@ -413,7 +436,7 @@ impl Stream {
             && !buffer.fits(relation)
         {
             if self.has_rows {
-                return self.renew(relation);
+                return self.renew(relation, evolves);
             }
             self.buffer = None;
         }
@@ -423,6 +446,17 @@ impl Stream {
                 Err(error) => return Outcome::Failed(error.to_string()),
             }
             if let (Some(schema), Some(buffer)) = (&self.schema, &self.buffer)
+                && evolves
+                && !schema.holds(buffer.schema())
+            {
+                let evolved = schema.evolve(buffer.schema());
+                return match evolved.retyped && self.has_rows {
+                    true => Outcome::CopyAgain(RETYPED),
+                    false => Outcome::Evolve(evolved.schema),
+                };
+            }
+            if let (Some(schema), Some(buffer)) = (&self.schema, &self.buffer)
+                && !evolves
                 && !compatible(schema, buffer.schema())
             {
                 if !same_columns(schema, buffer.schema()) {
@@ -432,7 +466,7 @@ impl Stream {
                     };
                 }
                 self.schema = Some(schema.with_nulls_of(buffer.schema()));
-                self.widened = true;
+                self.evolved = true;
             }
         }
         let Some(buffer) = &mut self.buffer else {
@@ -458,10 +492,14 @@ impl Stream {
     }
 
     /// The relation is not as it was when the builders were made.
-    fn renew(&self, relation: &Relation) -> Outcome {
+    fn renew(&self, relation: &Relation, evolves: bool) -> Outcome {
         let schema = self.schema.as_ref();
         let schema = schema.or(self.buffer.as_ref().map(Buffer::schema));
         match (Buffer::new(relation), schema) {
+            (Ok(next), Some(schema)) if evolves => match schema.evolve(next.schema()).retyped {
+                true => Outcome::CopyAgain(RETYPED),
+                false => Outcome::Renew,
+            },
             (Ok(next), Some(schema)) if same_columns(schema, next.schema()) => Outcome::Renew,
             (Ok(_), _) => Outcome::CopyAgain("its columns have changed"),
             (Err(error), _) => Outcome::Failed(error.to_string()),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::catalog::Resync;
 use super::feeds::{Feed, Feeds};
-use super::table::{Failure, History, Phase, Remedy, Snapshot, State, Stream, Table};
+use super::table::{Clearing, Failure, History, Phase, Remedy, Snapshot, State, Stream, Table};
 use crate::decode::{insert_position, lsn_text};
 use crate::lake::{Found, Retry};
 
@@ -157,6 +157,7 @@ impl Feeds {
                     opening,
                     writer: stream.writer.take(),
                     marking: None,
+                    clearing: Clearing::Not,
                     since: first,
                     pinned,
                     why: if pinned { why } else { "" },
@@ -170,6 +171,7 @@ impl Feeds {
                 {
                     writer.discard();
                     snapshot.writer = Some(writer);
+                    snapshot.clearing = Clearing::Not;
                 }
                 snapshot.phase = Phase::Queued;
                 self.lanes.cancel(oid);

@@ -7,19 +7,22 @@
 //! snapshot sees has been decoded: then no such transaction can come later, not even after a
 //! restart.
 
+use pgrx::prelude::*;
 use std::time::Duration;
 
 use super::buffer::{Buffer, Held, compatible};
 use super::feeds::{Feed, Feeds};
 use super::job::{Files, Job};
 use super::resume::history;
-use super::table::{Copying, History, InFlight, Phase, Snapshot, Start, State, Stream, Table};
+use super::table::{
+    Clearing, Copying, History, InFlight, Phase, Snapshot, Start, State, Stream, Table,
+};
 use super::visibility::Visibility;
 use crate::columns;
 use crate::fail_point;
 use crate::lake::{
-    Believed, Charged, HistorySchema, HistoryWriter, Lake, OpenTable, Replace, Retry, RowsCommit,
-    Source, Target,
+    Believed, Charged, Clear, Content, HistorySchema, HistoryWriter, Lake, OpenTable, Replace,
+    Retry, RowsCommit, Source, Target,
 };
 use crate::shared::LaneState;
 
@@ -49,7 +52,14 @@ impl Feeds {
             };
             match &snapshot.phase {
                 Phase::Queued if table.shown.skipped.is_none() && snapshot.opening.is_none() => {
-                    self.begin_copy(oid);
+                    match (
+                        table.evolves && snapshot.history.is_some(),
+                        snapshot.clearing,
+                    ) {
+                        (true, Clearing::Not) => self.begin_clearing(oid),
+                        (_, Clearing::Asked(_)) => {}
+                        _ => self.begin_copy(oid),
+                    }
                 }
                 Phase::Queued => self.mark_gap(oid),
                 Phase::Copying(copying) => {
@@ -83,7 +93,7 @@ impl Feeds {
             return;
         }
         let writer = snapshot.writer.get_or_insert_with(|| {
-            open(
+            open_existing(
                 lake,
                 feed,
                 source,
@@ -133,7 +143,7 @@ impl Feeds {
             return;
         };
         let generation = self.generation(oid, feed);
-        let writer = open(
+        let writer = open_existing(
             &self.lake,
             feed,
             self.source(oid),
@@ -150,6 +160,65 @@ impl Feeds {
         let table = Table::new(oid, namespace, format!("OID {oid}"), generation, state);
         self.leaving.push(table);
         self.missed.insert(oid);
+    }
+
+    /// Has a `delete` written for each row that lives in a history that is kept.
+    fn begin_clearing(&mut self, oid: u32) {
+        if self.leaving.iter().any(|table| table.oid == oid) {
+            return;
+        }
+        let (ticket, source) = (self.ticket(), self.source(oid));
+        let Some(table) = self.tables.get_mut(&oid) else {
+            return;
+        };
+        let State::Snapshot(snapshot) = &mut table.state else {
+            return;
+        };
+        let feed = self.feeds.get(&table.namespace);
+        let Some(feed) = feed.filter(|feed| feed.halt.is_none()) else {
+            return;
+        };
+        let Some(history) = &snapshot.history else {
+            return;
+        };
+        let (lake, generation) = (&self.lake, table.generation);
+        let writer = snapshot.writer.get_or_insert_with(|| {
+            let (folder, schema) = (&history.folder, &history.schema);
+            open_existing(lake, feed, source, generation, folder, schema)
+        });
+        let clear = Clear {
+            lsn: self.position,
+            sort_by: history.sort_by,
+        };
+        writer.clear(ticket, clear);
+        snapshot.clearing = Clearing::Asked(ticket);
+    }
+
+    /// The writer has deleted what lives in a history, or could not tell what does.
+    pub fn cleared(&mut self, oid: u32, ticket: u64, sort_by: Option<i64>, schema: HistorySchema) {
+        let Some(table) = self.tables.get_mut(&oid) else {
+            return;
+        };
+        if let State::Snapshot(snapshot) = &mut table.state
+            && snapshot.clearing == Clearing::Asked(ticket)
+            && let Some(history) = &mut snapshot.history
+        {
+            history.schema = schema;
+            snapshot.clearing = match sort_by {
+                Some(sort_by) => {
+                    history.sort_by = history.sort_by.max(sort_by);
+                    Clearing::Done
+                }
+                None => {
+                    log!(
+                        "wal2delta: the history of table \"{}\" does not add up to rows; \
+                         it is replaced",
+                        table.name
+                    );
+                    Clearing::Impossible
+                }
+            };
+        }
     }
 
     fn begin_copy(&mut self, oid: u32) {
@@ -185,6 +254,7 @@ impl Feeds {
             lsn: self.position,
             sort_by: history.map_or(i64::MIN, |history| history.sort_by),
             patience_ms: table.patience.as_millis() as u64,
+            evolves: snapshot.clearing == Clearing::Done,
         };
         let Some(lane) = self.lanes.give(position, &job) else {
             let error = "no background worker is free for its snapshot. \
@@ -307,6 +377,7 @@ impl Feeds {
         let State::Snapshot(snapshot) = &mut table.state else {
             return;
         };
+        let evolved = snapshot.evolved();
         let Snapshot {
             history,
             writer,
@@ -326,9 +397,12 @@ impl Feeds {
             let behind = before
                 .max(copying.lsn as i64)
                 .saturating_add(start.most_rows as i64);
-            let writer = writer
-                .take()
-                .unwrap_or_else(|| open(lake, feed, source, generation, &start.folder, &schema));
+            let writer = writer.take().unwrap_or_else(|| {
+                open_existing(lake, feed, source, generation, &start.folder, &schema)
+            });
+            if let Some(evolved) = evolved {
+                writer.evolve(evolved);
+            }
             copying.spilled = Some((writer, behind));
         }
         copying.hold(lake);
@@ -347,9 +421,7 @@ impl Feeds {
     /// Commits snapshot and held changes together, once everything that the snapshot sees has
     /// been decoded.
     fn join(&mut self, oid: u32, lane: usize) -> Result<(), String> {
-        let position = self.position;
-        let (last_end, last_crc) = self.last_record;
-        let crc = (last_end == position).then_some(last_crc);
+        let (position, crc) = (self.position, self.crc_here());
         let database = self.database;
         let ticket = self.ticket();
         let building = self.tables.get(&oid).map_or(0, Table::building);
@@ -385,6 +457,7 @@ impl Feeds {
             return Ok(());
         };
         let first = if snapshot.pinned { snapshot.since } else { 0 };
+        let evolved = snapshot.evolved();
         let Snapshot {
             history,
             writer,
@@ -401,20 +474,30 @@ impl Feeds {
         };
         let (writer, mut sort_by) = copying.spilled.take().unwrap_or_else(|| {
             let writer = writer.take().unwrap_or_else(|| {
-                open(lake, feed, source, generation, &start.folder, &start.schema)
+                let (folder, schema) = (&start.folder, &start.schema);
+                open_existing(lake, feed, source, generation, folder, schema)
             });
+            if let Some(evolved) = &evolved {
+                writer.evolve(evolved.clone());
+            }
             (writer, answer.sort_by)
         });
         let has_rows = answer.rows > 0 || !held.is_empty() || copying.last_end > 0;
         fail_point::pass("before_join");
         write_held(held, &start.schema, &mut sort_by, &writer)?;
+        let content = match (&history, &evolved) {
+            (None, _) => Content::First,
+            (Some(_), Some(_)) => Content::Behind,
+            (Some(_), None) => Content::Instead,
+        };
+        let schema = evolved.unwrap_or_else(|| start.schema.clone());
         writer.replace(
             ticket,
             Replace {
                 generation,
-                schema: start.schema.clone(),
+                schema: schema.clone(),
                 files: answer.files,
-                keep_existing: history.is_none(),
+                content,
                 commit: RowsCommit {
                     lsn: position,
                     crc,
@@ -424,7 +507,7 @@ impl Feeds {
         );
         let history = History {
             folder: start.folder.clone(),
-            schema: start.schema.clone(),
+            schema,
             sort_by,
             progress: None,
         };
@@ -457,6 +540,22 @@ impl Feeds {
     }
 }
 
+impl Snapshot {
+    /// The columns of a history that is kept, with those of the copy; `None`: it is not kept, or the
+    /// copy's are not known yet.
+    fn evolved(&self) -> Option<HistorySchema> {
+        let kept = self.clearing == Clearing::Done;
+        let history = self.history.as_ref().filter(|_| kept)?;
+        match &self.phase {
+            Phase::Copying(copying) => {
+                let start = copying.start.as_ref()?;
+                Some(history.schema.evolve(&start.schema).schema)
+            }
+            Phase::Queued => None,
+        }
+    }
+}
+
 impl Copying {
     /// Moves what the builders hold to the held batches.
     pub fn hold(&mut self, lake: &Lake) {
@@ -484,7 +583,7 @@ impl Copying {
 }
 
 /// Opens the writer of a history table that is there.
-fn open(
+pub fn open_existing(
     lake: &Lake,
     feed: &Feed,
     source: Source,
@@ -503,6 +602,7 @@ fn open(
             folder: folder.to_owned(),
         },
         schema: schema.clone(),
+        evolves: false,
     })
 }
 

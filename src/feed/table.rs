@@ -45,14 +45,27 @@ pub struct Table {
     pub logged: Option<String>,
     /// Its columns are to be compared with those that its history has.
     pub compare: bool,
-    /// Its columns are not those of its history: the end of the WAL then, and `copies` then.
-    pub altered_at: Option<(u64, u64)>,
-    /// How often it was found that it has to be copied again.
+    /// Its columns are not those of its history.
+    pub altered: Option<Altered>,
+    /// How often it was found that it has to be copied again, or that its history's columns evolve.
     pub copies: u64,
+    /// Its history is kept when its columns change, and when it is copied.
+    pub evolves: bool,
     /// A look found it in its schema, ahead of decoding: the end of the WAL then.
     pub found_at: u64,
     /// A look did not find it any more: it leaves its feed once decoding is here.
     pub gone_at: Option<u64>,
+}
+
+/// Columns of a table that are not those of its history, by a look ahead of decoding.
+#[derive(Clone, Debug)]
+pub struct Altered {
+    /// End of the WAL at the look.
+    pub at: u64,
+    /// `copies` of the table then: if it has grown since, a row has shown that something changed.
+    pub copies: u64,
+    /// The columns; `None`: it is known without them that the table has to be copied.
+    pub columns: Option<HistorySchema>,
 }
 
 /// What the views show of a table besides its state.
@@ -187,6 +200,8 @@ pub struct Snapshot {
     pub writer: Option<HistoryWriter>,
     /// The commit under way that marks the history as having a gap.
     pub marking: Option<u64>,
+    /// Whether the history is kept, and the rows that live in it have been deleted.
+    pub clearing: Clearing,
     /// Everything before this LSN is in the history already, or was never asked for.
     pub since: u64,
     /// The slot must not move past `since`: what made the snapshot necessary is known from the WAL
@@ -196,6 +211,19 @@ pub struct Snapshot {
     pub why: &'static str,
     /// How far it is.
     pub phase: Phase,
+}
+
+/// What becomes of the rows that a history has, where it is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clearing {
+    /// Nothing has been done.
+    Not,
+    /// The writer was asked, with this number, to delete each row that lives.
+    Asked(u64),
+    /// Files of the writer say so; they are committed with the copy.
+    Done,
+    /// What lives cannot be told: the copy replaces the history.
+    Impossible,
 }
 
 /// Phase of a snapshot.
@@ -251,8 +279,8 @@ pub struct Stream {
     pub sort_by: i64,
     /// The history table's columns, once it is there or about to be.
     pub schema: Option<HistorySchema>,
-    /// `schema` allows NULL in more columns than the writer was told.
-    pub widened: bool,
+    /// The writer has not been told of `schema` yet.
+    pub evolved: bool,
     /// Builders, from the first change on.
     pub buffer: Option<Buffer>,
     /// The writer, from the first batch on.
@@ -307,7 +335,7 @@ impl Stream {
             history,
             settled,
             unchecked: None,
-            widened: false,
+            evolved: false,
             buffer: None,
             writer: None,
             pending: None,
@@ -393,8 +421,9 @@ impl Table {
             state,
             shown: Shown::default(),
             compare: false,
-            altered_at: None,
+            altered: None,
             copies: 0,
+            evolves: false,
             patience: Duration::ZERO,
             pause: Duration::ZERO,
             logged: None,
@@ -415,6 +444,7 @@ impl Table {
             opening: None,
             writer: None,
             marking: None,
+            clearing: Clearing::Not,
             since,
             pinned,
             phase: Phase::Queued,

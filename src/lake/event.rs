@@ -48,8 +48,8 @@ pub struct DataFile {
     pub modification_time_ms: i64,
     /// The `stats` text of its `add` action.
     pub stats: String,
-    /// Fingerprint of the names and types of its columns inside the file.
-    pub layout: String,
+    /// Names and types of its columns inside the file.
+    pub layout: Vec<String>,
 }
 
 /// An answer, or news.
@@ -91,6 +91,18 @@ pub enum Event {
         version: Option<u64>,
         /// Rows in the commit.
         rows: u64,
+    },
+    /// The answer to `clear`.
+    Cleared {
+        /// The source table's oid.
+        table: u32,
+        /// The number given with the request.
+        ticket: u64,
+        /// `_sort_by` of the last row written for it; `None`: the history does not add up, so that
+        /// what lives in it cannot be told.
+        sort_by: Option<i64>,
+        /// The table's schema.
+        schema: HistorySchema,
     },
     /// The answer to `stage`.
     Staged {

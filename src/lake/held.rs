@@ -80,7 +80,9 @@ impl Held {
             self.schema = Some(if table.arrow() == batch.value.schema() {
                 table.clone()
             } else {
-                HistorySchema::from_arrow(&batch.value.schema())?.adopt(table)
+                let rows = HistorySchema::from_arrow(&batch.value.schema())?;
+                // Another one than the table's replaces it.
+                table.project(&rows).unwrap_or_else(|| rows.adopt(table))
             });
         }
         self.bytes += batch.value.get_array_memory_size();
@@ -108,6 +110,18 @@ impl Held {
             .spawn(async move { store_file(&shared, &store, table, schema, order, batches).await });
     }
 
+    /// Stores everything that is in memory, and waits until that is done.
+    ///
+    /// # Errors
+    /// If a file could not be stored.
+    pub(crate) async fn settle(&mut self) -> Result<(), LakeError> {
+        self.spill();
+        while let Some(done) = self.jobs.join_next().await {
+            self.stored.push(finished(done)?);
+        }
+        Ok(())
+    }
+
     /// Stores everything and hands over the files in the order of their rows, with what has them
     /// count as staged.
     ///
@@ -116,10 +130,7 @@ impl Held {
     pub(crate) async fn take_files(
         &mut self,
     ) -> Result<(Vec<DataFile>, Vec<StagedFile>), LakeError> {
-        self.spill();
-        while let Some(done) = self.jobs.join_next().await {
-            self.stored.push(finished(done)?);
-        }
+        self.settle().await?;
         self.stored.sort_unstable_by_key(|stored| stored.order);
         let files = self.stored.drain(..);
         Ok(files.map(|stored| (stored.file, stored.staged)).unzip())

@@ -56,6 +56,8 @@ pub(crate) struct Shared {
     pub encoders: Semaphore,
     pub kernels: Semaphore,
     pub upkeep: Semaphore,
+    /// For what reads a whole history.
+    pub replays: Semaphore,
     events: Sender<Event>,
     wake: Box<dyn Fn() + Send + Sync>,
 }
@@ -114,6 +116,7 @@ impl Lake {
             encoders: Semaphore::new(ENCODERS as usize),
             kernels: Semaphore::new(KERNEL_CALLS),
             upkeep: Semaphore::new(1),
+            replays: Semaphore::new(1),
             open_tables: AtomicUsize::new(0),
             events: sender,
             wake,

@@ -9,7 +9,6 @@ use arrow::datatypes::{Field as ArrowField, Schema as ArrowSchema, SchemaRef};
 use parquet::arrow::PARQUET_FIELD_ID_META_KEY;
 use serde::{Deserialize, Serialize};
 
-use crate::lake::destination::fnv1a;
 use crate::lake::error::LakeError;
 use crate::lake::mapping::Mapping;
 use crate::lake::types::DeltaType;
@@ -53,6 +52,9 @@ pub struct Field {
     /// Its number in the source table, which no rename changes and no other column ever gets
     /// (`pg_attribute.attnum`); `None` where it is not known.
     pub number: Option<u32>,
+    /// It came to the history after rows had been written without it.
+    #[serde(default)]
+    pub added: bool,
 }
 
 mod type_name {
@@ -180,6 +182,7 @@ impl HistorySchema {
                     data_type,
                     nullable: field.is_nullable(),
                     number: None,
+                    added: false,
                 })
             })
             .collect::<Result<Vec<Field>, SchemaError>>()?;
@@ -295,14 +298,31 @@ impl HistorySchema {
         Arc::new(ArrowSchema::new(fields))
     }
 
-    /// Names where the values lie in Parquet files. Two processes that write files for one commit
-    /// must agree on it: a column under another name would read as null.
-    pub(crate) fn layout(&self) -> String {
+    /// Names where the values lie in Parquet files, and their types. Two processes that write files
+    /// for one commit must agree on it: a column under another name would read as null.
+    pub(crate) fn layout(&self) -> Vec<String> {
         let columns = self.physical_names().into_iter().zip(self.columns());
-        let text: String = columns
-            .map(|(physical, (_, data_type, _))| format!("{physical}\0{data_type}\0"))
+        columns
+            .map(|(physical, (_, data_type, _))| format!("{physical} {data_type}"))
+            .collect()
+    }
+
+    /// Whether a file with this layout can be part of the table: it has no other columns, and all in
+    /// which the table allows no NULL.
+    pub(crate) fn accepts(&self, layout: &[String]) -> bool {
+        let own = self.layout();
+        if *layout == own {
+            return true;
+        }
+        let nullable: HashMap<&str, bool> = own
+            .iter()
+            .zip(self.columns())
+            .map(|(place, (_, _, nullable))| (place.as_str(), nullable))
             .collect();
-        format!("{:016x}", fnv1a(text.as_bytes()))
+        let required = nullable.values().filter(|nullable| !**nullable).count();
+        let places = layout.iter().map(|place| nullable.get(place.as_str()));
+        let found: Option<Vec<&bool>> = places.collect();
+        found.is_some_and(|found| found.iter().filter(|nullable| !***nullable).count() == required)
     }
 
     /// Indexes of the columns that get statistics: the first 29 source columns that can have
@@ -357,6 +377,7 @@ pub(crate) fn split_system_columns(mut fields: Vec<Field>) -> Result<Vec<Field>,
             data_type: *data_type,
             nullable: false,
             number: None,
+            added: false,
         })
         .collect();
     let at = fields

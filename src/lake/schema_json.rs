@@ -13,6 +13,8 @@ use crate::lake::types::DeltaType;
 const MAPPING_ID: &str = "delta.columnMapping.id";
 /// Number of the source table's column.
 const NUMBER: &str = "wal2delta.column";
+/// It has come later than some rows.
+const ADDED: &str = "wal2delta.added";
 const MAPPING_PHYSICAL_NAME: &str = "delta.columnMapping.physicalName";
 
 impl HistorySchema {
@@ -32,6 +34,9 @@ impl HistorySchema {
                 let source = self.source().get(index);
                 if let Some(number) = source.and_then(|field| field.number) {
                     metadata[NUMBER] = json!(number);
+                }
+                if source.is_some_and(|field| field.added) {
+                    metadata[ADDED] = json!(true);
                 }
                 json!({"name": name, "type": data_type.to_string(), "nullable": nullable, "metadata": metadata})
             })
@@ -117,6 +122,7 @@ impl DeltaField {
             })?;
         let number = self.metadata.get(NUMBER).and_then(Value::as_u64);
         Ok(Field {
+            added: self.metadata.contains_key(ADDED),
             number: number.and_then(|number| u32::try_from(number).ok()),
             name: self.name,
             data_type,

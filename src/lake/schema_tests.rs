@@ -7,6 +7,7 @@ fn field(name: &str, data_type: DeltaType) -> Field {
         data_type,
         nullable: true,
         number: None,
+        added: false,
     }
 }
 
@@ -26,6 +27,7 @@ fn every_type_comes_back_from_delta_json() {
     let fields = fields.map(|(i, t)| Field {
         nullable: i % 2 == 0,
         number: None,
+        added: false,
         ..field(&format!("c{i}"), *t)
     });
     let written = HistorySchema::new(fields.collect()).unwrap();

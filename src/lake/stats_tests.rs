@@ -16,6 +16,7 @@ fn stats(data_type: DeltaType, array: ArrayRef) -> String {
         data_type,
         nullable: true,
         number: None,
+        added: false,
     };
     let schema = HistorySchema::new(vec![field]).unwrap();
     let rows = array.len();

@@ -2,6 +2,7 @@
 //! within a bound, so that a store that hangs fails one table and no more. What a retry means is
 //! for the caller to say, except for data files, whose names are never used twice.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -74,6 +75,26 @@ impl TableStore {
         in_time(&doing, read)
             .await?
             .map_err(|error| LakeError::store(&doing, &error))
+    }
+
+    /// Parts of a data file, again after transient errors.
+    pub(crate) async fn get_ranges(
+        &self,
+        path: &Path,
+        ranges: &[Range<u64>],
+    ) -> Result<Vec<Bytes>, LakeError> {
+        let doing = self.doing("read", path);
+        let mut pauses = self.pauses();
+        loop {
+            let error = match in_time(&doing, self.store.get_ranges(path, ranges)).await {
+                Ok(Ok(parts)) => return Ok(parts),
+                Ok(Err(error)) => LakeError::store(&doing, &error),
+                Err(error) => error,
+            };
+            if error.kind() != ErrorKind::Transient || !pauses.wait().await {
+                return Err(error);
+            }
+        }
     }
 
     /// Writes a file that must not exist yet. True: written; false: there is one already.

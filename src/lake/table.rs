@@ -11,18 +11,21 @@ use object_store::path::Path;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::lake::checkpoint::Checkpoints;
+use crate::lake::clear::delete_all;
 use crate::lake::commit::{Commit, Failure, commit};
 use crate::lake::create::{configure, create_table};
-use crate::lake::error::LakeError;
+use crate::lake::error::{ErrorKind, LakeError};
 use crate::lake::event::{DataFile, Event};
 use crate::lake::held::Held;
-use crate::lake::log::{Action, Add, Metadata, Operation, Protocol, Remove, Txn, now_ms};
+use crate::lake::log::{Action, Add, Operation, Protocol, Remove, Txn, now_ms};
 use crate::lake::open::{Table, active_files, open_table};
 use crate::lake::runtime::Shared;
 use crate::lake::schema::HistorySchema;
 use crate::lake::source::{GAP_PROPERTY, GENERATION_PROPERTY, Progress};
 use crate::lake::store::TableStore;
-use crate::lake::writer::{Believed, Message, OpenTable, Replace, RowsCommit, Target};
+use crate::lake::writer::{
+    Believed, Clear, Content, Message, OpenTable, Replace, RowsCommit, Target,
+};
 
 /// How often a replacement is built anew because others have moved files.
 const MAX_REBUILDS: usize = 10;
@@ -32,8 +35,8 @@ struct Open {
     store: TableStore,
     table: Table,
     schema: HistorySchema,
-    /// The schema from the next commit on.
-    widened: Option<HistorySchema>,
+    /// The schema of rows that are written now, and of the table from the next commit on.
+    evolved: Option<HistorySchema>,
     held: Held,
     checkpoints: Checkpoints,
     /// Somebody else has changed the table, or a late commit of ours: rows cannot be added before it
@@ -147,9 +150,10 @@ impl TableTask {
                 store.name()
             ))
         }));
+        let evolves = self.spec.evolves && matches!(self.spec.target, Target::StageOnly { .. });
         self.open = Some(Open {
             taken,
-            widened: None,
+            evolved: evolves.then(|| schema.evolve(&self.spec.schema).schema),
             held: Held::new(Arc::clone(&self.shared), store.clone(), self.spec.table),
             checkpoints: Checkpoints::new(
                 Arc::clone(&self.shared),
@@ -175,8 +179,21 @@ impl TableTask {
         };
         let table = self.spec.table;
         match message {
-            Message::Write(batch) => open.held.add(batch, &open.schema)?,
-            Message::Widen(schema) => open.widened = Some(schema.adopt(&open.schema)),
+            Message::Write(batch) => {
+                let schema = open.evolved.as_ref().unwrap_or(&open.schema);
+                open.held.add(batch, schema)?;
+            }
+            Message::Evolve(schema) => open.evolved = Some(schema),
+            Message::Clear { ticket, clear } => {
+                let schema = open.schema.clone();
+                let sort_by = self.clear(clear).await?;
+                self.shared.send(Event::Cleared {
+                    table,
+                    ticket,
+                    sort_by,
+                    schema,
+                });
+            }
             Message::Spill => open.held.spill(),
             Message::Stage { ticket } => {
                 let (files, _) = open.held.take_files().await?;
@@ -236,6 +253,7 @@ impl TableTask {
         let mut orphans = std::mem::take(&mut self.orphans);
         if let Some(open) = &mut self.open {
             orphans.extend(open.held.forget());
+            open.evolved = None;
             open.store.delete_orphans(orphans).await;
             return Ok(());
         }
@@ -255,7 +273,8 @@ impl TableTask {
             return Err(error.clone());
         }
         let (files, _staged) = open.held.take_files().await?;
-        if let Err(error) = check_layout(&files, &open.schema) {
+        let schema = open.evolved.clone().unwrap_or_else(|| open.schema.clone());
+        if let Err(error) = check_layout(&files, &schema) {
             self.orphans
                 .extend(files.into_iter().map(|file| Path::from(file.path)));
             return Err(error);
@@ -275,16 +294,8 @@ impl TableTask {
             ));
         }
         let rows = files.iter().map(|file| file.rows).sum();
-        let mut metadata = open.table.metadata.clone();
-        begin_generation(&mut metadata, self.spec.generation);
-        let schema = open.widened.take().unwrap_or_else(|| open.schema.clone());
-        if schema != open.schema {
-            metadata.schema_string = schema.to_delta_json();
-        }
-        let mut actions = Vec::new();
-        if metadata != open.table.metadata {
-            actions.push(Action::MetaData(metadata.clone()));
-        }
+        let next = next_table(&open.table, &open.schema, &schema, self.spec.generation);
+        let mut actions = next_actions(&open.table, &next);
         actions.extend(txns(&self.spec, rows_commit)?);
         actions.extend(files.into_iter().map(add));
         let own_app_ids = self.spec.source.app_id_prefix();
@@ -298,11 +309,29 @@ impl TableTask {
         let version = commit(&open.store, open.table.version + 1, append)
             .await
             .map_err(Failure::into_error)?;
-        open.table.metadata = metadata;
-        open.table.schema = Ok(schema.clone());
+        open.table = next;
         open.schema = schema;
+        open.evolved = None;
         self.committed(version, rows_commit);
         Ok((Some(version), rows))
+    }
+
+    /// Stores a `delete` for each living row. `None`: the history does not add up.
+    async fn clear(&mut self, clear: Clear) -> Result<Option<i64>, LakeError> {
+        let Some(open) = &mut self.open else {
+            return Err(not_open());
+        };
+        let version = open.table.version;
+        let files = active_files(&open.store, &self.shared.kernels, version).await?;
+        let (schema, held) = (&open.schema, &mut open.held);
+        match delete_all(&self.shared, &open.store, files, schema, held, clear).await {
+            Ok(sort_by) => Ok(Some(sort_by)),
+            Err(error) if error.kind() == ErrorKind::Conflict => {
+                self.orphans.extend(held.forget());
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// One commit that changes nothing but the mark. `None`: it is there already.
@@ -339,49 +368,44 @@ impl TableTask {
         Ok(Some(version))
     }
 
-    /// One commit that replaces the content. Returns version and rows.
+    /// One commit of a snapshot. Returns version and rows.
     async fn replace(&mut self, replace: Replace) -> Result<(u64, u64), LakeError> {
         let Some(open) = &mut self.open else {
             return Err(not_open());
         };
         self.spec.generation = replace.generation;
-        let schema = replace.schema.adopt(&open.schema);
+        let schema = match replace.content {
+            Content::Behind => replace.schema,
+            Content::First | Content::Instead => replace.schema.adopt(&open.schema),
+        };
         let mut files = replace.files;
         let (held, _staged) = open.held.take_files().await?;
         files.extend(held);
         check_layout(&files, &schema)?;
         let rows = files.iter().map(|file| file.rows).sum();
 
-        let mut next = open.table.clone();
-        next.metadata.schema_string = schema.to_delta_json();
-        configure(&mut next.metadata.configuration, &schema);
-        begin_generation(&mut next.metadata, self.spec.generation);
+        let mut next = next_table(&open.table, &open.schema, &schema, self.spec.generation);
         next.metadata.configuration.remove(GAP_PROPERTY);
-        if schema.is_mapped() && !open.schema.is_mapped() {
-            next.protocol = Protocol::history(true);
-        }
-        let mut common = Vec::new();
-        if next.protocol != open.table.protocol {
-            common.push(Action::Protocol(next.protocol.clone()));
-        }
-        if next.metadata != open.table.metadata {
-            common.push(Action::MetaData(next.metadata.clone()));
-        }
+        let mut common = next_actions(&open.table, &next);
         common.extend(txns(&self.spec, replace.commit)?);
 
         let adds: Vec<Action> = files.into_iter().map(add).collect();
         let own_app_ids = self.spec.source.app_id_prefix();
         for _ in 0..MAX_REBUILDS {
             let mut actions = common.clone();
-            if !replace.keep_existing {
+            if replace.content == Content::Instead {
                 let active =
                     active_files(&open.store, &self.shared.kernels, open.table.version).await?;
                 actions.extend(active.into_iter().map(|file| remove(file.path, file.size)));
             }
             actions.extend_from_slice(&adds);
-            let needs_exact_files = !replace.keep_existing;
+            // What lives by the rows of a history does not depend on which files they are in.
+            let needs_exact_files = replace.content == Content::Instead;
             let attempt = Commit {
-                operation: Operation::Replace,
+                operation: match replace.content {
+                    Content::Instead => Operation::Replace,
+                    Content::First | Content::Behind => Operation::Append,
+                },
                 actions,
                 own_app_ids: &own_app_ids,
                 home: &self.shared.config.home,
@@ -391,8 +415,8 @@ impl TableTask {
                 Ok(version) => {
                     open.table = next;
                     open.schema = schema;
+                    open.evolved = None;
                     open.taken = None;
-                    open.table.schema = Ok(open.schema.clone());
                     self.committed(version, replace.commit);
                     return Ok((version, rows));
                 }
@@ -422,12 +446,37 @@ impl TableTask {
     }
 }
 
-/// Names the generation that writes; a change goes into the log with its first commit.
-fn begin_generation(metadata: &mut Metadata, generation: u64) {
-    let property = GENERATION_PROPERTY.to_owned();
-    metadata
-        .configuration
-        .insert(property, generation.to_string());
+/// The table with a schema, which may be the one that it has (`now`), and the generation that writes
+/// from now on.
+fn next_table(
+    table: &Table,
+    now: &HistorySchema,
+    schema: &HistorySchema,
+    generation: u64,
+) -> Table {
+    let mut next = table.clone();
+    let configuration = &mut next.metadata.configuration;
+    configuration.insert(GENERATION_PROPERTY.to_owned(), generation.to_string());
+    if schema != now {
+        next.metadata.schema_string = schema.to_delta_json();
+        configure(&mut next.metadata.configuration, schema);
+        next.schema = Ok(schema.clone());
+    }
+    if schema.is_mapped() && !now.is_mapped() {
+        next.protocol = Protocol::history(true);
+    }
+    next
+}
+
+/// What a commit says of what has changed of the table.
+fn next_actions(table: &Table, next: &Table) -> Vec<Action> {
+    let protocol = (next.protocol != table.protocol).then(|| next.protocol.clone());
+    let metadata = (next.metadata != table.metadata).then(|| next.metadata.clone());
+    let protocol = protocol.map(Action::Protocol);
+    protocol
+        .into_iter()
+        .chain(metadata.map(Action::MetaData))
+        .collect()
 }
 
 fn not_open() -> LakeError {
@@ -436,8 +485,7 @@ fn not_open() -> LakeError {
 
 /// Files with columns under other names than the table's would read as null.
 fn check_layout(files: &[DataFile], schema: &HistorySchema) -> Result<(), LakeError> {
-    let layout = schema.layout();
-    if files.iter().any(|file| file.layout != layout) {
+    if !files.iter().all(|file| schema.accepts(&file.layout)) {
         return Err(LakeError::internal(
             "rows were written with another schema than the one to be committed",
         ));

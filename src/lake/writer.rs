@@ -27,8 +27,11 @@ pub struct OpenTable {
     pub destination: Destination,
     /// Which folder, and what for.
     pub target: Target,
-    /// The schema of a new table. For an existing one it only counts at the next `replace`.
+    /// The schema of a new table. For an existing one it only counts at the next `replace`, or if it
+    /// evolves.
     pub schema: HistorySchema,
+    /// Rows of `schema` are written to an existing table whose columns follow, in all that is staged.
+    pub evolves: bool,
 }
 
 /// How far a table has come, as the one believes who writes to it. A commit whose answer was lost can
@@ -74,7 +77,19 @@ pub struct RowsCommit {
     pub sort_by: i64,
 }
 
-/// A commit that replaces the content.
+/// What a snapshot is to the rows that a history has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Content {
+    /// There are none.
+    First,
+    /// It comes instead of them.
+    Instead,
+    /// It comes behind them, after a `delete` for each that lived ([`HistoryWriter::clear`]). The schema
+    /// is what the table's evolves into.
+    Behind,
+}
+
+/// A commit that brings a snapshot.
 #[derive(Debug, Clone)]
 pub struct Replace {
     /// The generation from now on.
@@ -83,17 +98,27 @@ pub struct Replace {
     pub schema: HistorySchema,
     /// Files staged by another process, written with the same schema.
     pub files: Vec<DataFile>,
-    /// True if nothing needs to be removed: the first snapshot of an empty table.
-    pub keep_existing: bool,
+    /// What becomes of the rows that are there.
+    pub content: Content,
     /// How far the source has come.
     pub commit: RowsCommit,
+}
+
+/// What the rows have in common that say of all living rows that they are deleted.
+#[derive(Debug, Clone)]
+pub struct Clear {
+    /// `_pg_lsn`.
+    pub lsn: u64,
+    /// The last `_sort_by` given; the rows have the next ones.
+    pub sort_by: i64,
 }
 
 /// What the table's task is told.
 #[derive(Debug)]
 pub(crate) enum Message {
     Write(Charged<RecordBatch>),
-    Widen(HistorySchema),
+    Evolve(HistorySchema),
+    Clear { ticket: u64, clear: Clear },
     Spill,
     Commit { ticket: u64, commit: RowsCommit },
     Replace { ticket: u64, replace: Replace },
@@ -121,10 +146,15 @@ impl HistoryWriter {
         self.send(Message::Write(batch));
     }
 
-    /// The rows that follow may have NULL in more columns; the next commit says so. `schema` differs
-    /// from the table's in nothing else.
-    pub fn widen(&self, schema: HistorySchema) {
-        self.send(Message::Widen(schema));
+    /// The rows that follow need this schema, which the table's evolves into; the next commit says so.
+    pub fn evolve(&self, schema: HistorySchema) {
+        self.send(Message::Evolve(schema));
+    }
+
+    /// Stores a `delete` for each row that lives in the history by its last commit, to be committed with
+    /// what follows. Answers `Event::Cleared`.
+    pub fn clear(&self, ticket: u64, clear: Clear) {
+        self.send(Message::Clear { ticket, clear });
     }
 
     /// Stores what is held in memory as data files, not in the log, and releases the memory.
@@ -138,8 +168,8 @@ impl HistoryWriter {
         self.send(Message::Commit { ticket, commit });
     }
 
-    /// Replaces the content by the given files and everything written since the last commit, as
-    /// one Delta commit. Answers `Event::Committed`.
+    /// Commits the given files and everything written since the last commit, instead of the content or
+    /// behind it, as one Delta commit. Answers `Event::Committed`.
     pub fn replace(&self, ticket: u64, replace: Replace) {
         self.send(Message::Replace { ticket, replace });
     }

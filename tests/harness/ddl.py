@@ -10,7 +10,7 @@ from .readers import DELTA_RS, read_history
 RESNAPSHOT, EVOLVE_MODE = "resnapshot", "evolve"
 
 # Whether the tests of `on_schema_change = evolve` are collected.
-EVOLVE = False
+EVOLVE = True
 MODES = [RESNAPSHOT, EVOLVE_MODE] if EVOLVE else [RESNAPSHOT]
 
 # What Delta can widen by metadata alone.

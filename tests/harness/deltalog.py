@@ -135,9 +135,10 @@ def _transaction_problems(log, since):
     for version, rows in sorted(log.rows_by_version(since).items()):
         if version in replaced:
             home.clear()
-        for xid in {xid for xid, _, _ in rows}:
-            if home.setdefault(xid, version) != version:
-                problems.append(f"transaction {xid} lies in versions {home[xid]} and {version}")
+        # Rows of a snapshot have the ids of those who wrote them, but an LSN of their own.
+        for xid, lsn in {(xid, lsn) for xid, lsn, _ in rows}:
+            if home.setdefault((xid, lsn), version) != version:
+                problems.append(f"transaction {xid} lies in versions {home[xid, lsn]} and {version}")
         problems += _progress_problems(log.commits[version], version, rows)
     return problems
 

@@ -107,7 +107,7 @@ fn edge_values(lake: &Fixture) -> String {
             generation: 1,
             schema,
             files: Vec::new(),
-            keep_existing: false,
+            content: Content::Instead,
             commit,
         },
     );

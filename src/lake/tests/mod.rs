@@ -136,6 +136,7 @@ impl Fixture {
             destination: self.destination(),
             target,
             schema: schema.clone(),
+            evolves: false,
         })
     }
 
@@ -228,6 +229,7 @@ fn schema(fields: &[(&str, DeltaType)]) -> HistorySchema {
         data_type: *data_type,
         nullable: true,
         number: None,
+        added: false,
     };
     HistorySchema::new(fields.iter().map(field).collect()).unwrap()
 }

@@ -131,7 +131,7 @@ fn a_foreign_commit_stops_the_table_until_it_is_replaced() {
             generation: 1,
             schema: ids(),
             files: vec![],
-            keep_existing: false,
+            content: Content::Instead,
             commit,
         },
     );
@@ -220,7 +220,7 @@ fn staged_files_of_another_writer_are_committed_by_a_replacement() {
             generation: 1,
             schema: wanted.clone(),
             files,
-            keep_existing: false,
+            content: Content::Instead,
             commit,
         },
     );
@@ -313,7 +313,7 @@ fn a_checkpoint_replaces_the_commits_before_it() {
             generation: 1,
             schema: ids(),
             files: Vec::new(),
-            keep_existing: false,
+            content: Content::Instead,
             commit,
         },
     );
