@@ -97,7 +97,7 @@ CREATE FUNCTION wal2delta.table_states(
     OUT table_oid oid, OUT schema_oid oid, OUT status text, OUT committed_lsn pg_lsn,
     OUT last_write_time timestamptz, OUT folder text, OUT reason text, OUT rows_written bigint,
     OUT snapshot_rows_done bigint, OUT snapshot_rows_total bigint, OUT last_error text,
-    OUT staged_bytes bigint)
+    OUT staged_bytes bigint, OUT replaced_values bigint)
 RETURNS SETOF record LANGUAGE c AS 'MODULE_PATHNAME', 'table_states_wrapper';
 
 CREATE FUNCTION wal2delta.feed_error()
@@ -113,7 +113,7 @@ SELECT s.table_oid, s.status, s.committed_lsn, s.last_write_time,
        CASE WHEN s.committed_lsn IS NOT NULL
             THEN greatest(pg_wal_lsn_diff(pg_current_wal_flush_lsn(), s.committed_lsn), 0)::bigint
        END AS lag_bytes,
-       s.last_error, s.staged_bytes
+       s.last_error, s.staged_bytes, s.replaced_values
 FROM wal2delta.table_states() s
 JOIN wal2delta.own_feeds f ON f.schema_oid = s.schema_oid
 -- One that was moved to another schema is in its feed no more, before the worker has noticed.

@@ -152,6 +152,8 @@ pub struct TableStatus {
     pub snapshot_total: u64,
     /// Bytes of data files that are not committed yet.
     pub staged_bytes: u64,
+    /// Values in which something had no place in UTF-8.
+    pub replaced_values: u64,
     /// Folder of the history table below the destination.
     pub folder: Text<272>,
     /// Why the table is skipped.

@@ -24,6 +24,7 @@ fn table_states() -> TableIterator<
         name!(snapshot_rows_total, i64),
         name!(last_error, Option<String>),
         name!(staged_bytes, i64),
+        name!(replaced_values, i64),
     ),
 > {
     let database = my_database();
@@ -52,6 +53,7 @@ fn table_states() -> TableIterator<
                 state.snapshot_total as i64,
                 some(state.error.get()),
                 state.staged_bytes as i64,
+                state.replaced_values as i64,
             ));
         }
     }

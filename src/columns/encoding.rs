@@ -3,11 +3,24 @@
 
 use std::borrow::Cow;
 use std::ffi::{CStr, c_int};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use pgrx::pg_sys;
 
 use super::column::Strings;
 use super::error::Fault;
+
+/// Values, since it was last asked, in which something had no place in UTF-8. Only the main thread
+/// counts.
+static REPLACED: AtomicU64 = AtomicU64::new(0);
+
+/// How many values had something replaced by U+FFFD since the last call.
+pub fn take_replaced() -> u64 {
+    match REPLACED.load(Ordering::Relaxed) {
+        0 => 0,
+        _ => REPLACED.swap(0, Ordering::Relaxed),
+    }
+}
 
 /// MAX_CONVERSION_GROWTH (pg_wchar.h).
 const GROWTH: usize = 4;
@@ -42,8 +55,12 @@ impl Encoding {
     /// As for [`Encoding::convert`].
     pub(super) unsafe fn push(self, bytes: &[u8], onto: &mut Strings) -> Result<usize, Fault> {
         // SAFETY: as the caller vouches.
-        let bytes = unsafe { self.convert(bytes) };
-        match std::str::from_utf8(&bytes) {
+        let (bytes, replaced) = unsafe { self.convert(bytes) };
+        let text = std::str::from_utf8(&bytes);
+        if replaced || text.is_err() {
+            REPLACED.fetch_add(1, Ordering::Relaxed);
+        }
+        match text {
             Ok(text) => onto.push(text),
             Err(_) => onto.push(&String::from_utf8_lossy(&bytes)),
         }
@@ -55,17 +72,18 @@ impl Encoding {
     /// As for [`Encoding::convert`].
     pub unsafe fn to_string(self, bytes: &[u8]) -> String {
         // SAFETY: as the caller vouches.
-        String::from_utf8_lossy(&unsafe { self.convert(bytes) }).into_owned()
+        String::from_utf8_lossy(&unsafe { self.convert(bytes) }.0).into_owned()
     }
 
-    /// The bytes in what should be UTF-8. Characters that have no equivalent there become U+FFFD.
+    /// The bytes in what should be UTF-8. Characters that have no equivalent there become U+FFFD;
+    /// whether there were any.
     ///
     /// # Safety
     /// On the main thread, in a transaction (the conversion is looked up in the catalog).
-    unsafe fn convert(self, bytes: &[u8]) -> Cow<'_, [u8]> {
+    unsafe fn convert(self, bytes: &[u8]) -> (Cow<'_, [u8]>, bool) {
         // In every server encoding bytes below 128 are ASCII (pg_wchar.h).
         if self == Encoding::Utf8 || bytes.is_ascii() {
-            return Cow::Borrowed(bytes);
+            return (Cow::Borrowed(bytes), false);
         }
         let utf8 = pg_sys::pg_enc::PG_UTF8 as c_int;
         // SAFETY: catalog look-ups, as the caller vouches.
@@ -74,8 +92,9 @@ impl Encoding {
             (from, pg_sys::FindDefaultConversionProc(from, utf8))
         };
         if procedure == pg_sys::InvalidOid {
-            return Cow::Borrowed(bytes);
+            return (Cow::Borrowed(bytes), false);
         }
+        let mut replaced = false;
         let mut converted = Vec::with_capacity(bytes.len() * 2);
         let mut rest = bytes;
         // Less than this and the call stops early for want of room.
@@ -100,6 +119,7 @@ impl Encoding {
             converted.extend_from_slice(text.to_bytes());
             rest = rest.get(read..).unwrap_or_default();
             if !rest.is_empty() {
+                replaced = true;
                 converted.extend_from_slice("\u{FFFD}".as_bytes());
                 // SAFETY: `rest` is not empty, and every encoding that a server can have tells a
                 // character's length by its first byte (wchar.c; GB18030 is for clients alone).
@@ -107,6 +127,6 @@ impl Encoding {
                 rest = rest.get(length.max(1) as usize..).unwrap_or_default();
             }
         }
-        Cow::Owned(converted)
+        (Cow::Owned(converted), replaced)
     }
 }

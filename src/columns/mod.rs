@@ -29,7 +29,7 @@ mod text;
 mod uuid;
 mod varlena;
 
-pub use encoding::Encoding;
+pub use encoding::{Encoding, take_replaced};
 pub use error::ColumnError;
 pub use output_settings::fix_output_settings;
 pub use rows::Rows;

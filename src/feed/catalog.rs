@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use super::options::Options;
 use super::own_wal::Refusal;
+use super::reason::{Lack, Lacking};
 use crate::columns::{Encoding, Shape};
 use crate::decode::{Existing, insert_position, roots};
 use crate::lake::Field;
@@ -63,26 +64,6 @@ pub struct CatalogTable {
     pub columns: String,
     /// Why a partition of it cannot be fed, and with it the whole table.
     pub lacking: Option<Lacking>,
-}
-
-/// A partition whose changes are not, or not whole, in the WAL.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lacking {
-    /// Name of the partition.
-    pub partition: String,
-    /// What it is.
-    pub lack: Lack,
-}
-
-/// See [`Lacking`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lack {
-    /// Old rows are not in the WAL.
-    NotFull,
-    /// No changes are in the WAL.
-    Unlogged,
-    /// It is a foreign table.
-    Foreign,
 }
 
 /// A new snapshot of a table that was asked for, or has to be.

@@ -6,14 +6,10 @@ use std::time::{Duration, Instant};
 
 use super::buffer::Buffer;
 use super::feeds::{Feed, Feeds};
-use super::snapshots::open_existing;
 use super::table::{InFlight, State, Table};
 use crate::columns::{self, ColumnError};
 use crate::decode::{Transaction, full_tables, with_relation};
-use crate::lake::{
-    Believed, Charged, Content, Event, HistorySchema, Lake, OpenTable, Replace, Retry, RowsCommit,
-    Source, Target,
-};
+use crate::lake::{Believed, Charged, Event, Lake, OpenTable, Retry, RowsCommit, Source, Target};
 
 /// How much time searches for new tables may take: some at once, and one part in twenty of the time.
 pub struct Searches {
@@ -201,110 +197,6 @@ impl Feeds {
         }
     }
 
-    /// Gives a history without rows the columns that its table has now.
-    pub fn reshape(&mut self, oid: u32, transaction: &Transaction) {
-        let (ticket, source) = (self.ticket(), self.source(oid));
-        let Some(table) = self.tables.get_mut(&oid) else {
-            return;
-        };
-        if let Some(feed) = self.feeds.get(&table.namespace) {
-            open(table, feed, source, &self.lake, transaction.commit_lsn);
-        }
-        let generation = table.generation;
-        // What a look found is compared with the columns that the history gets now.
-        if table.altered.take().is_some() {
-            table.compare = true;
-            self.look_wanted = true;
-        }
-        let State::Streaming(stream) = &mut table.state else {
-            return;
-        };
-        let (Some(writer), Some(buffer)) = (&stream.writer, &stream.buffer) else {
-            return;
-        };
-        let schema = buffer.schema().clone();
-        if let Some(history) = &mut stream.history {
-            history.schema = schema.clone();
-        }
-        stream.schema = Some(schema.clone());
-        writer.replace(
-            ticket,
-            Replace {
-                generation,
-                schema,
-                files: Vec::new(),
-                content: Content::First,
-                commit: RowsCommit {
-                    lsn: transaction.commit_lsn,
-                    crc: None,
-                    sort_by: stream.sort_by,
-                },
-            },
-        );
-        stream.in_flight.push_back(InFlight {
-            ticket,
-            first: transaction.commit_lsn,
-            snapshot: false,
-        });
-    }
-
-    /// Gives a history that is kept the columns that its table has now, if no row has brought them.
-    pub fn evolve(&mut self, oid: u32, columns: &HistorySchema) {
-        self.flush_table(oid);
-        let (ticket, source, position) = (self.ticket(), self.source(oid), self.position);
-        let crc = self.crc_here();
-        let Some(table) = self.tables.get_mut(&oid) else {
-            return;
-        };
-        let Some(feed) = self.feeds.get(&table.namespace) else {
-            return;
-        };
-        let generation = table.generation;
-        let State::Streaming(stream) = &mut table.state else {
-            return;
-        };
-        let (Some(schema), Some(history)) = (&stream.schema, &stream.history) else {
-            // Its history is being made; the next look comes by here again.
-            table.compare = true;
-            return;
-        };
-        let evolved = schema.evolve(columns);
-        if evolved.retyped && stream.has_rows {
-            return self.copy_again(oid, position, "a column has another type");
-        }
-        let writer = stream.writer.get_or_insert_with(|| {
-            open_existing(
-                &self.lake,
-                feed,
-                source,
-                generation,
-                &history.folder,
-                schema,
-            )
-        });
-        writer.replace(
-            ticket,
-            Replace {
-                generation,
-                schema: evolved.schema.clone(),
-                files: Vec::new(),
-                content: Content::Behind,
-                commit: RowsCommit {
-                    lsn: position,
-                    crc,
-                    sort_by: stream.sort_by,
-                },
-            },
-        );
-        stream.schema = Some(evolved.schema);
-        stream.evolved = false;
-        stream.in_flight.push_back(InFlight {
-            ticket,
-            first: position,
-            snapshot: false,
-        });
-    }
-
     /// Checksum of the record that ends where decoding stands, if one does.
     pub fn crc_here(&self) -> Option<u32> {
         let (end, crc) = self.last_record;
@@ -361,7 +253,7 @@ impl Feeds {
 }
 
 /// Opens a table's writer, if it has none. `whole`: no row of the table is before this LSN.
-fn open(table: &mut Table, feed: &Feed, source: Source, lake: &Lake, whole: u64) {
+pub fn open(table: &mut Table, feed: &Feed, source: Source, lake: &Lake, whole: u64) {
     let State::Streaming(stream) = &mut table.state else {
         return;
     };

@@ -87,6 +87,8 @@ pub(super) fn copy_table(
     };
     shared::wake(owner);
 
+    // Those of an earlier copy.
+    columns::take_replaced();
     // SAFETY: reads the clock.
     let timestamp = unsafe { pg_sys::GetCurrentTimestamp() };
     let mut sort_by = job.sort_by;
@@ -164,6 +166,7 @@ pub(super) fn copy_table(
             files: data,
             rows: count,
             sort_by,
+            replaced: columns::take_replaced(),
         })
         .map_err(|error| format!("could not write down the data files: {error}"))?;
     Ok(())

@@ -65,6 +65,8 @@ pub struct Answer {
     pub rows: u64,
     /// `_sort_by` of the last row, or the job's if there is none.
     pub sort_by: i64,
+    /// Values in which something had no place in UTF-8.
+    pub replaced: u64,
 }
 
 /// Files of one lane.

@@ -5,15 +5,12 @@ use pgrx::prelude::*;
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use super::buffer::same_columns;
-use super::catalog::{self, CatalogTable, FeedRow, Look};
+use super::catalog::{CatalogTable, FeedRow, Look};
 use super::feeds::{COPIED, Feed, Feeds, Halt};
+use super::reason::Reason;
 use super::resume::history;
-use super::table::{Altered, Failure, History, Paused, Reason, Remedy, State, Stream, Table};
-use crate::decode::insert_position;
-use crate::lake::{
-    Destination, Event, Found, HistorySchema, LakeError, Progress, Retry, Source, Writer,
-};
+use super::table::{Failure, History, Paused, Remedy, State, Stream, Table};
+use crate::lake::{Destination, Event, Found, LakeError, Progress, Retry, Source, Writer};
 use crate::process;
 
 /// How long a destination may take to say what it holds; decoding waits for it.
@@ -107,80 +104,6 @@ impl Feeds {
             if let Some(table) = self.tables.get_mut(&oid) {
                 self.building = self.building.saturating_sub(table.building());
                 table.pause();
-            }
-        }
-    }
-
-    /// Compares columns of tables where they may have been altered with those that their histories
-    /// have, or their copies will have.
-    fn compare_columns(&mut self) {
-        let due: Vec<u32> = self
-            .tables
-            .values()
-            .filter(|table| table.compare && table.schema().is_some())
-            .map(|table| table.oid)
-            .collect();
-        if due.is_empty() {
-            return;
-        }
-        let now = catalog::columns(&due);
-        let until = insert_position();
-        for (oid, fields) in now {
-            let Some(table) = self.tables.get_mut(&oid) else {
-                continue;
-            };
-            let now = HistorySchema::new(fields).ok();
-            let fits = match (table.schema(), &now) {
-                (Some(schema), Some(now)) if table.evolves => schema.holds(now),
-                (Some(schema), Some(now)) => same_columns(schema, now),
-                (None, Some(_)) => true,
-                (_, None) => false,
-            };
-            table.compare = false;
-            if !fits {
-                table.altered = Some(Altered {
-                    at: until,
-                    copies: table.copies,
-                    columns: now,
-                });
-            }
-        }
-    }
-
-    /// Follows alterations of columns with no change of a row after it that would have shown it, once
-    /// decoding has got to where a look saw them.
-    fn follow_altered(&mut self) {
-        let position = self.position;
-        let due: Vec<u32> = self
-            .tables
-            .values()
-            .filter(|table| {
-                table
-                    .altered
-                    .as_ref()
-                    .is_some_and(|seen| position >= seen.at)
-            })
-            .map(|table| table.oid)
-            .collect();
-        for oid in due {
-            let Some(table) = self.tables.get_mut(&oid) else {
-                continue;
-            };
-            let Some(altered) = table.altered.take() else {
-                continue;
-            };
-            let streams = matches!(&table.state, State::Streaming(stream)
-                if stream.history.is_some() || stream.writer.is_some());
-            match (streams, altered.columns) {
-                (false, _) => {}
-                (true, Some(_)) if table.evolves && altered.copies != table.copies => {
-                    // A row has shown one alteration, which need not have been the last.
-                    table.compare = true;
-                    self.look_wanted = true;
-                }
-                (true, _) if altered.copies != table.copies => {}
-                (true, Some(columns)) if table.evolves => self.evolve(oid, &columns),
-                (true, _) => self.copy_again(oid, position, "its columns were altered"),
             }
         }
     }

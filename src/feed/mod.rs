@@ -2,8 +2,10 @@
 //! may confirm. It gets changes from [`crate::decode`], has [`crate::columns`] turn them into
 //! Arrow columns, and hands batches to [`crate::lake`]. Everything here runs on the main thread.
 
+mod altered;
 mod buffer;
 mod catalog;
+mod clearing;
 mod commits;
 mod copy_table;
 mod failures;
@@ -14,8 +16,10 @@ mod looks;
 mod options;
 mod own_wal;
 mod partitions;
+mod pressure;
 mod process_changes;
 mod publish;
+mod reason;
 mod resume;
 mod snapshot_worker;
 mod snapshots;

@@ -1,19 +1,19 @@
 //! Takes decoded changes into the tables' builders, and keeps what is held in memory bounded.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::buffer::{Buffer, compatible, same_columns};
 use super::catalog::FEED_KEY;
 use super::feeds::Feeds;
-use super::table::{Altered, Copying, Pending, Phase, Reason, State, Stream, Table};
-use crate::columns::Encoding;
+use super::reason::Reason;
+use super::table::{Altered, Copying, Pending, Phase, State, Stream, Table};
+use crate::columns::{Encoding, take_replaced};
 use crate::decode::{
     Change, Relation, Sink, Transaction, fixed_attributes, identity_full, with_relation,
 };
 use crate::fail_point;
 use crate::lake::{HistorySchema, Retry};
-use crate::process;
 
 /// A change that takes more than this part of the memory allowed is written before the next one is
 /// decoded: beside the change itself, Postgres holds it several times over while it decodes, and so
@@ -209,6 +209,7 @@ impl Feeds {
             State::Skipped(_) | State::Failed(_) | State::Paused(_) => Outcome::Taken,
         };
         READING.store(0, Ordering::Relaxed);
+        table.shown.replaced += take_replaced();
         if let State::Streaming(stream) = &mut table.state
             && let Some(lsn) = stream.rewritten_by.take()
             && !relation.rewritten()
@@ -360,53 +361,6 @@ impl Feeds {
             }
             _ => {}
         }
-    }
-
-    fn over_memory(&self) -> bool {
-        let budget = self.lake.budget();
-        self.building + budget.used() > budget.limit()
-    }
-
-    /// Has everything that is held written to files, and waits until memory is free again. Decoding
-    /// stands still meanwhile; Postgres itself does not wait.
-    fn relieve_memory(&mut self) {
-        let oids: Vec<u32> = self.tables.keys().copied().collect();
-        for oid in oids {
-            match self.tables.get(&oid).map(|table| &table.state) {
-                Some(State::Streaming(stream)) if stream.pending.is_some() => self.seal(oid, true),
-                Some(State::Snapshot(_)) => self.spill_held(oid),
-                _ => {}
-            }
-        }
-        let limit = self.lake.budget().limit();
-        let held = self.give_up_held(limit / 2);
-        while self.lake.budget().used().saturating_sub(held) > limit / 4 {
-            process::wait(Duration::from_millis(50));
-        }
-    }
-
-    /// Changes held for copies whose snapshot is not known yet cannot be written. Past `limit`
-    /// bytes of them these copies start anew, without what was held. Returns the bytes still held.
-    fn give_up_held(&mut self, limit: usize) -> usize {
-        let holding: Vec<(u32, usize)> = self
-            .tables
-            .values()
-            .filter_map(|table| match &table.state {
-                State::Snapshot(snapshot) => match &snapshot.phase {
-                    Phase::Copying(copying) => Some((table.oid, copying.held_bytes())),
-                    Phase::Queued => None,
-                },
-                _ => None,
-            })
-            .collect();
-        let mut held: usize = holding.iter().map(|(_, bytes)| bytes).sum();
-        for (oid, bytes) in holding {
-            if held > limit {
-                self.copy_again(oid, self.position, "too many changes before its snapshot");
-                held -= bytes;
-            }
-        }
-        held
     }
 }
 

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use super::feeds::{Feeds, Halt};
 use super::lanes::Copied;
-use super::table::{EMPTY, Phase, Reason, State, Table};
+use super::reason::{EMPTY, Reason};
+use super::table::{Phase, State, Table};
 use crate::shared::{self, Status, TableStatus};
 
 /// Places of the tables in shared memory.
@@ -87,6 +88,7 @@ fn describe(table: &Table, feeds: &Feeds, copied: Option<&Copied>, entry: &mut T
     entry.namespace = table.namespace;
     entry.rows_written = table.shown.rows_written;
     entry.last_write = table.shown.last_write;
+    entry.replaced_values = table.shown.replaced;
     entry.snapshot_done = table.shown.snapshot_rows;
     entry.snapshot_total = table.shown.snapshot_rows;
     entry.folder.set(&table.shown.folder);

@@ -14,10 +14,8 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use super::buffer::{Buffer, Held};
-use super::catalog::{Lack, Lacking};
+use super::reason::Reason;
 use super::visibility::Visibility;
-use crate::columns::Encoding;
-use crate::decode::Relation;
 use crate::lake::{HistorySchema, HistoryWriter, Progress, Retry};
 
 /// First and longest pause before something that failed is tried again.
@@ -75,6 +73,8 @@ pub struct Shown {
     pub folder: String,
     /// Rows committed since the worker started.
     pub rows_written: u64,
+    /// Values since the worker started in which something had no place in UTF-8.
+    pub replaced: u64,
     /// Time of the last commit, microseconds since 2000; 0: none.
     pub last_write: i64,
     /// Rows of the last snapshot.
@@ -98,84 +98,6 @@ pub enum State {
     /// Its feed is paused.
     Paused(Paused),
 }
-
-/// Why a table takes no part.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reason {
-    /// The old rows of changes are not in the WAL.
-    NotFull,
-    /// Its changes are not in the WAL.
-    Unlogged,
-    /// Named in the feed's option `exclude`.
-    Excluded,
-    /// Not an ordinary table.
-    Kind(&'static str),
-    /// A partition of it cannot be fed.
-    Partition(Lacking),
-}
-
-impl Reason {
-    /// As the view shows it.
-    pub fn text(&self) -> String {
-        match self {
-            Reason::NotFull => "table is not REPLICA IDENTITY FULL".into(),
-            Reason::Unlogged => "table is unlogged, its changes are not in the WAL".into(),
-            Reason::Excluded => "excluded by the feed's options".into(),
-            Reason::Kind(kind) => format!("unsupported kind: {kind}"),
-            Reason::Partition(lacking) => lacking.text(),
-        }
-    }
-
-    /// Whether it is a fault rather than a choice: the table is shown as failed.
-    pub fn is_failure(&self) -> bool {
-        matches!(self, Reason::Partition(_))
-    }
-
-    /// Whether it lacks REPLICA IDENTITY FULL, itself or in a partition.
-    pub fn is_identity(&self) -> bool {
-        match self {
-            Reason::NotFull => true,
-            Reason::Partition(lacking) => lacking.lack == Lack::NotFull,
-            _ => false,
-        }
-    }
-
-    /// Why a change of a relation without FULL identity is not whole.
-    pub fn of_identity(relation: &Relation) -> Reason {
-        match relation.partition() {
-            None => Reason::NotFull,
-            Some(name) => Reason::Partition(Lacking {
-                // SAFETY: in a decoding callback, which has a transaction.
-                partition: unsafe { Encoding::of_database().to_string(name.to_bytes()) },
-                lack: Lack::NotFull,
-            }),
-        }
-    }
-}
-
-impl Lacking {
-    /// As the view shows it, with what to do.
-    fn text(&self) -> String {
-        let name = &self.partition;
-        match self.lack {
-            Lack::NotFull => format!(
-                "partition \"{name}\" is not REPLICA IDENTITY FULL. \
-                 Run ALTER TABLE ... REPLICA IDENTITY FULL for it."
-            ),
-            Lack::Unlogged => format!(
-                "partition \"{name}\" is unlogged, its changes are not in the WAL. \
-                 Run ALTER TABLE ... SET LOGGED for it, or detach it."
-            ),
-            Lack::Foreign => format!(
-                "partition \"{name}\" is a foreign table, its changes are not in the WAL. \
-                 Detach it, or name the table in the feed's option \"exclude\"."
-            ),
-        }
-    }
-}
-
-/// What the view shows of a table that is fed and has no row yet.
-pub const EMPTY: &str = "empty";
 
 /// A history table that is there already.
 #[derive(Clone, Debug)]

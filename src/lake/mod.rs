@@ -2,6 +2,7 @@
 //! Postgres: nothing in here may call it, and nothing in here blocks the thread that uses it,
 //! except where a function says so. The door is [`Lake`].
 
+mod actions;
 pub mod budget;
 mod checkpoint;
 mod clear;

@@ -10,18 +10,19 @@ use futures::FutureExt;
 use object_store::path::Path;
 use tokio::sync::mpsc::UnboundedReceiver;
 
+use crate::lake::actions::{add, next_actions, next_table, remove, txns};
 use crate::lake::checkpoint::Checkpoints;
 use crate::lake::clear::delete_all;
 use crate::lake::commit::{Commit, Failure, commit};
-use crate::lake::create::{configure, create_table};
+use crate::lake::create::create_table;
 use crate::lake::error::{ErrorKind, LakeError};
 use crate::lake::event::{DataFile, Event};
 use crate::lake::held::Held;
-use crate::lake::log::{Action, Add, Operation, Protocol, Remove, Txn, now_ms};
+use crate::lake::log::{Action, Operation};
 use crate::lake::open::{Table, active_files, open_table};
 use crate::lake::runtime::Shared;
 use crate::lake::schema::HistorySchema;
-use crate::lake::source::{GAP_PROPERTY, GENERATION_PROPERTY, Progress};
+use crate::lake::source::{GAP_PROPERTY, Progress};
 use crate::lake::store::TableStore;
 use crate::lake::writer::{
     Believed, Clear, Content, Message, OpenTable, Replace, RowsCommit, Target,
@@ -446,39 +447,6 @@ impl TableTask {
     }
 }
 
-/// The table with a schema, which may be the one that it has (`now`), and the generation that writes
-/// from now on.
-fn next_table(
-    table: &Table,
-    now: &HistorySchema,
-    schema: &HistorySchema,
-    generation: u64,
-) -> Table {
-    let mut next = table.clone();
-    let configuration = &mut next.metadata.configuration;
-    configuration.insert(GENERATION_PROPERTY.to_owned(), generation.to_string());
-    if schema != now {
-        next.metadata.schema_string = schema.to_delta_json();
-        configure(&mut next.metadata.configuration, schema);
-        next.schema = Ok(schema.clone());
-    }
-    if schema.is_mapped() && !now.is_mapped() {
-        next.protocol = Protocol::history(true);
-    }
-    next
-}
-
-/// What a commit says of what has changed of the table.
-fn next_actions(table: &Table, next: &Table) -> Vec<Action> {
-    let protocol = (next.protocol != table.protocol).then(|| next.protocol.clone());
-    let metadata = (next.metadata != table.metadata).then(|| next.metadata.clone());
-    let protocol = protocol.map(Action::Protocol);
-    protocol
-        .into_iter()
-        .chain(metadata.map(Action::MetaData))
-        .collect()
-}
-
 fn not_open() -> LakeError {
     LakeError::internal("the history table is not open")
 }
@@ -491,49 +459,6 @@ fn check_layout(files: &[DataFile], schema: &HistorySchema) -> Result<(), LakeEr
         ));
     }
     Ok(())
-}
-
-/// The application transactions of a commit: LSN, checksum of the record there, `_sort_by`.
-fn txns(spec: &OpenTable, commit: RowsCommit) -> Result<Vec<Action>, LakeError> {
-    let lsn = i64::try_from(commit.lsn)
-        .map_err(|_| LakeError::internal(format!("LSN {:X} is out of range", commit.lsn)))?;
-    let txn = |app_id, version| {
-        Action::Txn(Txn {
-            app_id,
-            version,
-            last_updated: now_ms(),
-        })
-    };
-    Ok(vec![
-        txn(spec.source.app_id(spec.generation), lsn),
-        txn(
-            spec.source.crc_app_id(spec.generation),
-            commit.crc.map_or(-1, i64::from),
-        ),
-        txn(spec.source.sort_app_id(spec.generation), commit.sort_by),
-    ])
-}
-
-fn add(file: DataFile) -> Action {
-    Action::Add(Add {
-        path: file.path,
-        partition_values: Default::default(),
-        size: file.size,
-        modification_time: file.modification_time_ms,
-        data_change: true,
-        stats: file.stats,
-    })
-}
-
-fn remove(path: String, size: u64) -> Action {
-    Action::Remove(Remove {
-        path,
-        deletion_timestamp: now_ms(),
-        data_change: true,
-        extended_file_metadata: true,
-        partition_values: Default::default(),
-        size,
-    })
 }
 
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
