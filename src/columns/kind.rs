@@ -127,7 +127,15 @@ impl Kind {
 
     /// Does writing such a value need an output function?
     pub fn needs_function(self) -> bool {
-        matches!(self, Kind::Output(_))
+        self.output().is_some()
+    }
+
+    /// The type whose output function writes such a value, if it needs one.
+    pub fn output(self) -> Option<u32> {
+        match self {
+            Kind::Output(typid) => Some(typid.to_u32()),
+            _ => None,
+        }
     }
 
     /// An empty column of this kind. `functions` is where output functions keep their state.

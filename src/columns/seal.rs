@@ -110,6 +110,8 @@ mod tests {
             nullable: true,
             number: None,
             added: false,
+            missing: false,
+            output: None,
         };
         HistorySchema::new(vec![field]).unwrap()
     }

@@ -38,6 +38,8 @@ pub struct SourceColumn {
     not_null: bool,
     /// Stored with a length word, so that its value may be elsewhere.
     varlena: bool,
+    /// Rows from before it was added have its default of then.
+    missing: bool,
     kind: Kind,
 }
 
@@ -75,6 +77,8 @@ impl SourceColumn {
         Field {
             number: u32::try_from(at + 1).ok(),
             added: false,
+            missing: self.missing,
+            output: self.kind.output(),
             name: self.name.clone(),
             data_type: self.kind.delta_type(),
             // A domain's own NOT NULL does not count: outer joins and the like get past it.
@@ -102,6 +106,7 @@ impl Shape {
                     typmod: attribute.atttypmod,
                     not_null: attribute.attnotnull,
                     varlena: attribute.attlen == -1,
+                    missing: attribute.atthasmissing,
                     kind: Kind::of(attribute.atttypid, attribute.atttypmod),
                 }
             };

@@ -171,7 +171,7 @@ impl Feeds {
                 generation,
                 schema: evolved.schema.clone(),
                 files: Vec::new(),
-                content: Content::Behind,
+                content: Content::Behind(None),
                 commit: RowsCommit {
                     lsn: position,
                     crc,

@@ -202,6 +202,7 @@ pub fn same_columns(table: &HistorySchema, rows: &HistorySchema) -> bool {
                 let numbers = table.number.zip(rows.number);
                 table.name == rows.name
                     && table.data_type == rows.data_type
+                    && table.output == rows.output
                     && numbers.is_none_or(|(table, rows)| table == rows)
             })
 }
@@ -220,6 +221,8 @@ mod tests {
                 nullable: *nullable,
                 number: None,
                 added: false,
+                missing: false,
+                output: None,
             })
             .collect();
         HistorySchema::new(fields).unwrap()
@@ -243,6 +246,8 @@ mod tests {
                 nullable: true,
                 number,
                 added: false,
+                missing: false,
+                output: None,
             }])
             .unwrap()
         };

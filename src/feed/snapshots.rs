@@ -334,7 +334,7 @@ impl Feeds {
         write_held(held, &start.schema, &mut sort_by, &writer)?;
         let content = match (&history, &evolved) {
             (None, _) => Content::First,
-            (Some(_), Some(_)) => Content::Behind,
+            (Some(history), Some(_)) => Content::Behind(Some(history.sort_by)),
             (Some(_), None) => Content::Instead,
         };
         let schema = evolved.unwrap_or_else(|| start.schema.clone());
@@ -397,7 +397,8 @@ impl Snapshot {
         match &self.phase {
             Phase::Copying(copying) => {
                 let start = copying.start.as_ref()?;
-                Some(history.schema.evolve(&start.schema).schema)
+                let evolved = history.schema.evolve(&start.schema).schema;
+                Some(evolved.written_anew())
             }
             Phase::Queued => None,
         }

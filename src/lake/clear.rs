@@ -23,6 +23,16 @@ const COUNTS: usize = 4;
 /// Part of the memory allowed that the deleted rows may take before they are stored.
 const ROWS: usize = 8;
 
+/// A history as it was committed last.
+pub(crate) struct History<'a> {
+    /// Its files, none of which has rows from before and after `after`.
+    pub files: Vec<ActiveFile>,
+    /// Its columns.
+    pub schema: &'a HistorySchema,
+    /// The last `_sort_by` by which nothing lived any more.
+    pub after: i64,
+}
+
 /// Stores the rows in files of `held`; returns the last `_sort_by`.
 ///
 /// # Errors
@@ -30,8 +40,7 @@ const ROWS: usize = 8;
 pub(crate) async fn delete_all(
     shared: &Arc<Shared>,
     store: &TableStore,
-    files: Vec<ActiveFile>,
-    schema: &HistorySchema,
+    history: History<'_>,
     held: &mut Held,
     clear: Clear,
 ) -> Result<i64, LakeError> {
@@ -42,16 +51,14 @@ pub(crate) async fn delete_all(
         .await
         .map_err(|error| LakeError::internal(error.to_string()))?;
     let limit = shared.budget.limit();
-    let identity = identity(schema);
-    let mut rows = LiveRows::open(
-        store,
-        &shared.budget,
+    let History {
         files,
         schema,
-        &identity,
-        limit / COUNTS,
-    )
-    .await?;
+        after,
+    } = history;
+    let identity = identity(schema);
+    let (budget, memory) = (&shared.budget, limit / COUNTS);
+    let mut rows = LiveRows::open(store, budget, files, schema, &identity, after, memory).await?;
     let mut sort_by = clear.sort_by;
     let mut bytes = 0;
     while let Some(live) = rows.next().await? {
@@ -74,15 +81,21 @@ pub(crate) async fn delete_all(
     Ok(sort_by)
 }
 
-/// Columns that tell rows apart: those that every row has a value of its own in. One that was added
-/// later has NULL in earlier rows, whatever the table has there; one that was dropped has NULL in later
-/// ones.
+/// Columns that tell rows apart: those that every row has its value in. One that was added with a
+/// default has NULL in earlier rows; one that was dropped has NULL in later ones. If there are no
+/// others, what was added has to do.
 fn identity(schema: &HistorySchema) -> Vec<usize> {
-    let columns = schema.source().iter().enumerate();
-    columns
-        .filter(|(_, field)| field.number.is_some() && !field.added)
-        .map(|(index, _)| index)
-        .collect()
+    let columns = |added: bool| -> Vec<usize> {
+        let fields = schema.source().iter().enumerate();
+        fields
+            .filter(|(_, field)| field.number.is_some() && (added || !field.added))
+            .map(|(index, _)| index)
+            .collect()
+    };
+    match columns(false) {
+        full if full.is_empty() => columns(true),
+        full => full,
+    }
 }
 
 /// Rows with the system columns of their end. No transaction has deleted them: `_pg_xid` is 0.

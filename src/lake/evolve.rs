@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::lake::mapping::{MappedColumn, Mapping};
+use crate::lake::mapping::{MappedColumn, Mapping, PhysicalNames};
 use crate::lake::schema::{Field, HistorySchema};
 
 /// The next schema of a history.
@@ -11,8 +11,8 @@ use crate::lake::schema::{Field, HistorySchema};
 pub struct Evolved {
     /// All columns that it ever had, and the new ones behind them.
     pub schema: HistorySchema,
-    /// A column has another type than before: its values of before are in a column of another name, and
-    /// rows that live now have none in the new one.
+    /// A column has another type than before: rows that live now have other values in it. Where Delta
+    /// has another type too, the values of before are in a column of another name.
     pub retyped: bool,
 }
 
@@ -42,9 +42,11 @@ impl HistorySchema {
             source.push(match now {
                 Some(now) if now.data_type == field.data_type => {
                     kept.insert(now.number);
+                    retyped |= now.output != field.output;
                     Field {
                         name: now.name.clone(),
                         nullable: field.nullable || now.nullable,
+                        output: now.output,
                         ..field.clone()
                     }
                 }
@@ -66,7 +68,8 @@ impl HistorySchema {
             .filter(|field| !kept.contains(&field.number));
         source.extend(added.map(|field| Field {
             nullable: true,
-            added: true,
+            added: field.missing,
+            missing: false,
             ..field.clone()
         }));
         let renamed = self
@@ -79,6 +82,18 @@ impl HistorySchema {
             schema.mapping = Some(self.mapping_of(&schema));
         }
         Evolved { schema, retyped }
+    }
+
+    /// The same, once all rows that live have been written anew: none lacks a value.
+    pub fn written_anew(&self) -> HistorySchema {
+        let source = self.source().iter();
+        let source = source.map(|field| Field {
+            added: false,
+            ..field.clone()
+        });
+        let mut schema = HistorySchema::without_mapping(source.collect());
+        schema.mapping = self.mapping.clone();
+        schema
     }
 
     /// Maps the columns of `next`, which begins with those of this schema. Without a mapping so far,
@@ -97,29 +112,12 @@ impl HistorySchema {
         });
         let known = self.source().len();
         let added = next.source().len() - known;
-        let mut physical: HashSet<String> = mapping
-            .columns
-            .iter()
-            .map(|column| column.physical.clone())
-            .collect();
-        let mut max_id = mapping.max_id;
-        let new = (0..added).map(|_| {
-            max_id += 1;
-            // A column of this name may have been there before the table was mapped.
-            let mut name = format!("col-{max_id}");
-            while !physical.insert(name.clone()) {
-                name.push('_');
-            }
-            MappedColumn {
-                id: max_id,
-                physical: name,
-            }
-        });
-        let new: Vec<MappedColumn> = new.collect();
+        let mut names = PhysicalNames::after(mapping.columns.iter(), mapping.max_id);
+        let new: Vec<MappedColumn> = (0..added).map(|_| names.next_column()).collect();
         let (source, system) = mapping.columns.split_at(known);
         Mapping {
             columns: [source, &new, system].concat(),
-            max_id,
+            max_id: names.max_id,
         }
     }
 

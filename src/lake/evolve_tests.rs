@@ -8,6 +8,8 @@ fn table(fields: &[(u32, &str, DeltaType, bool)]) -> HistorySchema {
         nullable: *nullable,
         number: Some(*number),
         added: false,
+        missing: false,
+        output: None,
     };
     HistorySchema::new(fields.iter().map(field).collect()).unwrap()
 }
@@ -49,7 +51,14 @@ fn added_columns_come_last_and_are_nullable() {
     ]);
     let evolved = base().evolve(&rows).schema;
     assert_eq!(columns(&evolved)[3], column("c", Integer, true));
-    assert!(evolved.source()[3].added && !evolved.source()[0].added);
+    assert!(evolved.source().iter().all(|field| !field.added));
+    // Earlier rows of the table have a default there; the history has NULL.
+    let mut with_default = rows.source().to_vec();
+    with_default[3].missing = true;
+    let with_default = HistorySchema::new(with_default).unwrap();
+    let lacking = base().evolve(&with_default).schema;
+    assert!(lacking.source()[3].added && !lacking.source()[0].added);
+    assert!(lacking.holds(&with_default) && !lacking.written_anew().source()[3].added);
     assert!(!evolved.is_mapped());
     assert!(!base().holds(&rows) && evolved.holds(&rows));
 }
@@ -174,4 +183,44 @@ fn a_file_has_no_column_that_the_table_lacks() {
     assert!(base().project(&rows).is_none());
     let other = table(&[(1, "id", Integer, false)]);
     assert!(base().project(&other).is_none());
+}
+
+#[test]
+fn what_prints_otherwise_is_written_anew() {
+    let printed = |output| {
+        let mut fields = base().source().to_vec();
+        fields[2].output = output;
+        HistorySchema::new(fields).unwrap()
+    };
+    let evolved = printed(Some(650)).evolve(&printed(Some(869)));
+    assert!(evolved.retyped);
+    assert_eq!(evolved.schema, printed(Some(869)));
+    assert!(!printed(Some(650)).holds(&printed(Some(869))));
+    assert!(!base().evolve(&base()).retyped);
+}
+
+#[test]
+fn physical_names_are_given_once() {
+    let odd = table(&[
+        (1, "id", Long, false),
+        (2, "COL-9", Integer, true),
+        (3, "n", Text, true),
+    ]);
+    let renamed = table(&[
+        (1, "id", Long, false),
+        (2, "COL-9", Integer, true),
+        (3, "m", Text, true),
+    ]);
+    let mapped = odd.evolve(&renamed).schema;
+    assert_eq!(mapped.max_column_id(), Some(8));
+    let added = table(&[
+        (1, "id", Long, false),
+        (2, "COL-9", Integer, true),
+        (3, "m", Text, true),
+        (4, "x", Text, true),
+    ]);
+    // Whichever way the column comes.
+    for next in [mapped.evolve(&added).schema, added.adopt(&mapped)] {
+        assert_eq!(next.physical_names()[3], "col-9_");
+    }
 }

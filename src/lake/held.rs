@@ -110,6 +110,13 @@ impl Held {
             .spawn(async move { store_file(&shared, &store, table, schema, order, batches).await });
     }
 
+    /// What comes now is of another schema, even if it looks alike: a column of the same name and type
+    /// can be another one.
+    pub(crate) fn turn(&mut self) {
+        self.spill();
+        self.schema = None;
+    }
+
     /// Stores everything that is in memory, and waits until that is done.
     ///
     /// # Errors
@@ -131,6 +138,7 @@ impl Held {
         &mut self,
     ) -> Result<(Vec<DataFile>, Vec<StagedFile>), LakeError> {
         self.settle().await?;
+        self.schema = None;
         self.stored.sort_unstable_by_key(|stored| stored.order);
         let files = self.stored.drain(..);
         Ok(files.map(|stored| (stored.file, stored.staged)).unzip())

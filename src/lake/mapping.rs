@@ -1,7 +1,7 @@
 //! Column mapping in mode `name`: for tables with a column name that Delta otherwise forbids.
 //! Only such tables have it, because not every reader can read them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// Where a mapped column is found in Parquet files (protocol section "Column Mapping").
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,19 +26,51 @@ impl Mapping {
         known: &HashMap<&str, &MappedColumn>,
         max_id: u32,
     ) -> Mapping {
-        let mut max_id = max_id;
+        let mut fresh = PhysicalNames::after(known.values().copied(), max_id);
         let columns = names
             .map(|name| match known.get(name) {
                 Some(column) => (*column).clone(),
-                None => {
-                    max_id += 1;
-                    MappedColumn {
-                        id: max_id,
-                        physical: format!("col-{max_id}"),
-                    }
-                }
+                None => fresh.next_column(),
             })
             .collect();
-        Mapping { columns, max_id }
+        Mapping {
+            columns,
+            max_id: fresh.max_id,
+        }
+    }
+}
+
+/// Gives new columns their ids and physical names.
+pub(crate) struct PhysicalNames {
+    /// The last id given.
+    pub max_id: u32,
+    /// In lower case.
+    taken: HashSet<String>,
+}
+
+impl PhysicalNames {
+    /// After the columns that a table has.
+    pub(crate) fn after<'a>(
+        columns: impl Iterator<Item = &'a MappedColumn>,
+        max_id: u32,
+    ) -> PhysicalNames {
+        let taken = columns.map(|column| column.physical.to_lowercase());
+        PhysicalNames {
+            max_id,
+            taken: taken.collect(),
+        }
+    }
+
+    pub(crate) fn next_column(&mut self) -> MappedColumn {
+        self.max_id += 1;
+        // A column from before the table was mapped may be called like that.
+        let mut physical = format!("col-{}", self.max_id);
+        while !self.taken.insert(physical.clone()) {
+            physical.push('_');
+        }
+        MappedColumn {
+            id: self.max_id,
+            physical,
+        }
     }
 }

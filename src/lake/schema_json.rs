@@ -13,8 +13,10 @@ use crate::lake::types::DeltaType;
 const MAPPING_ID: &str = "delta.columnMapping.id";
 /// Number of the source table's column.
 const NUMBER: &str = "wal2delta.column";
-/// It has come later than some rows.
+/// Earlier rows have not the value here that they have in the source table.
 const ADDED: &str = "wal2delta.added";
+/// OID of the source type that prints the values.
+const TYPE: &str = "wal2delta.type";
 const MAPPING_PHYSICAL_NAME: &str = "delta.columnMapping.physicalName";
 
 impl HistorySchema {
@@ -37,6 +39,9 @@ impl HistorySchema {
                 }
                 if source.is_some_and(|field| field.added) {
                     metadata[ADDED] = json!(true);
+                }
+                if let Some(output) = source.and_then(|field| field.output) {
+                    metadata[TYPE] = json!(output);
                 }
                 json!({"name": name, "type": data_type.to_string(), "nullable": nullable, "metadata": metadata})
             })
@@ -120,10 +125,15 @@ impl DeltaField {
                     self.name, self.r#type
                 ))
             })?;
-        let number = self.metadata.get(NUMBER).and_then(Value::as_u64);
+        let number = |key: &str| {
+            let value = self.metadata.get(key).and_then(Value::as_u64);
+            value.and_then(|value| u32::try_from(value).ok())
+        };
         Ok(Field {
             added: self.metadata.contains_key(ADDED),
-            number: number.and_then(|number| u32::try_from(number).ok()),
+            missing: false,
+            output: number(TYPE),
+            number: number(NUMBER),
             name: self.name,
             data_type,
             nullable: self.nullable,

@@ -9,6 +9,11 @@ pub(crate) const SOURCE_PROPERTY: &str = "wal2delta.source";
 /// Table property that names the generation of the feed that wrote last.
 pub(crate) const GENERATION_PROPERTY: &str = "wal2delta.generation";
 
+/// Table property of a history that is kept: the last `_sort_by` of the rows that deleted all that lived
+/// in it. No file may ever have rows from before and after it: those from before are not read again to
+/// find what lives.
+pub(crate) const CLEARED_PROPERTY: &str = "wal2delta.cleared";
+
 /// Table property that says that changes are missing after the last commit with rows: the table
 /// has to be replaced before it can be gone on with.
 pub(crate) const GAP_PROPERTY: &str = "wal2delta.gap";

@@ -12,7 +12,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::lake::actions::{add, next_actions, next_table, remove, txns};
 use crate::lake::checkpoint::Checkpoints;
-use crate::lake::clear::delete_all;
+use crate::lake::clear::{History, delete_all};
 use crate::lake::commit::{Commit, Failure, commit};
 use crate::lake::create::create_table;
 use crate::lake::error::{ErrorKind, LakeError};
@@ -22,7 +22,7 @@ use crate::lake::log::{Action, Operation};
 use crate::lake::open::{Table, active_files, open_table};
 use crate::lake::runtime::Shared;
 use crate::lake::schema::HistorySchema;
-use crate::lake::source::{GAP_PROPERTY, Progress};
+use crate::lake::source::{CLEARED_PROPERTY, GAP_PROPERTY, Progress};
 use crate::lake::store::TableStore;
 use crate::lake::writer::{
     Believed, Clear, Content, Message, OpenTable, Replace, RowsCommit, Target,
@@ -184,7 +184,10 @@ impl TableTask {
                 let schema = open.evolved.as_ref().unwrap_or(&open.schema);
                 open.held.add(batch, schema)?;
             }
-            Message::Evolve(schema) => open.evolved = Some(schema),
+            Message::Evolve(schema) => {
+                open.held.turn();
+                open.evolved = Some(schema);
+            }
             Message::Clear { ticket, clear } => {
                 let schema = open.schema.clone();
                 let sort_by = self.clear(clear).await?;
@@ -323,9 +326,17 @@ impl TableTask {
             return Err(not_open());
         };
         let version = open.table.version;
+        let cleared = open.table.metadata.configuration.get(CLEARED_PROPERTY);
+        let after = cleared.and_then(|sort_by| sort_by.parse().ok());
         let files = active_files(&open.store, &self.shared.kernels, version).await?;
-        let (schema, held) = (&open.schema, &mut open.held);
-        match delete_all(&self.shared, &open.store, files, schema, held, clear).await {
+        let history = History {
+            files,
+            schema: &open.schema,
+            after: after.unwrap_or(i64::MIN),
+        };
+        let held = &mut open.held;
+        held.turn();
+        match delete_all(&self.shared, &open.store, history, held, clear).await {
             Ok(sort_by) => Ok(Some(sort_by)),
             Err(error) if error.kind() == ErrorKind::Conflict => {
                 self.orphans.extend(held.forget());
@@ -376,7 +387,7 @@ impl TableTask {
         };
         self.spec.generation = replace.generation;
         let schema = match replace.content {
-            Content::Behind => replace.schema,
+            Content::Behind(_) => replace.schema,
             Content::First | Content::Instead => replace.schema.adopt(&open.schema),
         };
         let mut files = replace.files;
@@ -386,7 +397,18 @@ impl TableTask {
         let rows = files.iter().map(|file| file.rows).sum();
 
         let mut next = next_table(&open.table, &open.schema, &schema, self.spec.generation);
-        next.metadata.configuration.remove(GAP_PROPERTY);
+        let configuration = &mut next.metadata.configuration;
+        configuration.remove(GAP_PROPERTY);
+        let cleared = CLEARED_PROPERTY.to_owned();
+        match replace.content {
+            Content::Behind(None) => {}
+            Content::Behind(Some(sort_by)) => {
+                configuration.insert(cleared, sort_by.to_string());
+            }
+            Content::First | Content::Instead => {
+                configuration.remove(&cleared);
+            }
+        }
         let mut common = next_actions(&open.table, &next);
         common.extend(txns(&self.spec, replace.commit)?);
 
@@ -405,7 +427,7 @@ impl TableTask {
             let attempt = Commit {
                 operation: match replace.content {
                     Content::Instead => Operation::Replace,
-                    Content::First | Content::Behind => Operation::Append,
+                    Content::First | Content::Behind(_) => Operation::Append,
                 },
                 actions,
                 own_app_ids: &own_app_ids,

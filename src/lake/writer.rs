@@ -84,9 +84,9 @@ pub enum Content {
     First,
     /// It comes instead of them.
     Instead,
-    /// It comes behind them, after a `delete` for each that lived ([`HistoryWriter::clear`]). The schema
-    /// is what the table's evolves into.
-    Behind,
+    /// It comes behind them. The schema is what the table's evolves into. `Some`: the last `_sort_by`
+    /// of the `delete`s for each that lived ([`HistoryWriter::clear`]), or before it if there are none.
+    Behind(Option<i64>),
 }
 
 /// A commit that brings a snapshot.
