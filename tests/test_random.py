@@ -28,7 +28,21 @@ TABLES = {
     "keyless": f"({COLUMNS})",
     "indexed": f"({COLUMNS}, PRIMARY KEY (id), UNIQUE (grp, id)) WITH (fillfactor = 60)",
     "narrow": "(id bigint PRIMARY KEY, grp int, note text, big text)",
+    # By what no session changes: a row that moves would be two events.
+    "divided": f"({COLUMNS}) PARTITION BY HASH (at)",
 }
+# One as the table, one with its columns in another order, one with dropped ones among them.
+PARTITIONS = (
+    "CREATE TABLE divided_0 PARTITION OF divided FOR VALUES WITH (MODULUS 3, REMAINDER 0)",
+    "CREATE TABLE divided_1 (big text, doc jsonb, at timestamptz DEFAULT clock_timestamp(), ratio float8,"
+    " amount numeric(20,4), note text, grp int, id bigint)",
+    "ALTER TABLE divided ATTACH PARTITION divided_1 FOR VALUES WITH (MODULUS 3, REMAINDER 1)",
+    f"CREATE TABLE divided_2 (gone int, {COLUMNS})",
+    "ALTER TABLE divided_2 DROP gone",
+    "ALTER TABLE divided ATTACH PARTITION divided_2 FOR VALUES WITH (MODULUS 3, REMAINDER 2)",
+    *(f"ALTER TABLE divided_{n} REPLICA IDENTITY FULL" for n in range(3)),
+)
+KEYLESS = ("keyless", "divided")
 
 # What sessions do to each other; the transaction is rolled back.
 COLLISIONS = (
@@ -152,7 +166,7 @@ class Session:
                 copy.write_row(list(row.values()))
 
     def upsert(self, table):
-        if table == "keyless":
+        if table in KEYLESS:
             return self.insert(table)
         id = self.dice.choice(self.some_ids(table) or [self.fresh()])
         what = self.dice.choice(("NOTHING", "UPDATE SET note = excluded.note, grp = excluded.grp"))
@@ -176,6 +190,13 @@ class Session:
         self.conn.execute(f"DELETE FROM {table} WHERE id = ANY(%s)", [self.some_ids(table, 4)])
 
 
+def create_tables(feed):
+    for table, ddl in TABLES.items():
+        feed.table(f"{table} {ddl}")
+    for statement in PARTITIONS:
+        feed.sql(statement)
+
+
 def make_tables(feed):
     """The tables, and an audit kept by triggers in a schema that is not fed."""
     feed.sql("CREATE SCHEMA audit")
@@ -183,14 +204,14 @@ def make_tables(feed):
     feed.sql(
         "CREATE FUNCTION audit.note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
         " INSERT INTO audit.log VALUES"
-        " (TG_TABLE_NAME, pg_current_xact_id()::text::bigint & 4294967295, lower(TG_OP)); RETURN NULL; END $$"
+        " (TG_ARGV[0], pg_current_xact_id()::text::bigint & 4294967295, lower(TG_OP)); RETURN NULL; END $$"
     )
-    for table, ddl in TABLES.items():
-        feed.table(f"{table} {ddl}")
+    create_tables(feed)
+    for table in TABLES:
         feed.sql(f"ALTER TABLE {table} ALTER big SET STORAGE EXTERNAL")
         feed.sql(
             f"CREATE TRIGGER note AFTER INSERT OR UPDATE OR DELETE ON {table}"
-            " FOR EACH ROW EXECUTE FUNCTION audit.note()"
+            f" FOR EACH ROW EXECUTE FUNCTION audit.note('{table}')"
         )
 
 

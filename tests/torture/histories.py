@@ -23,7 +23,7 @@ TABLES = """
     SELECT c.oid, n.nspname::text, c.relname::text, t.status, t.reason, t.last_error
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
     LEFT JOIN wal2delta.tables t ON t.table_oid = c.oid
-    WHERE c.relkind = 'r' AND n.nspname = ANY(%s) ORDER BY 2, 3
+    WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND n.nspname = ANY(%s) ORDER BY 2, 3
 """
 
 

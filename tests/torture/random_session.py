@@ -4,7 +4,7 @@ transactions that outlive the session, and the server, that prepared them."""
 import random
 
 import psycopg
-from test_random import TABLES, Session
+from test_random import TABLES, Session, create_tables
 
 from . import audit
 from .writer import Writer
@@ -19,8 +19,8 @@ TAKEN = (psycopg.errors.UndefinedObject, psycopg.errors.ObjectNotInPrerequisiteS
 
 
 def make_tables(feed):
-    for table, ddl in TABLES.items():
-        feed.table(f"{table} {ddl}")
+    create_tables(feed)
+    for table in TABLES:
         feed.sql(f"ALTER TABLE {table} ALTER big SET STORAGE EXTERNAL")
         for trigger in audit.witness(table):
             feed.sql(trigger)
