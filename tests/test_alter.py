@@ -1,7 +1,5 @@
 """`alter`: other options for a feed that goes on; tables that are excluded, and come back."""
 
-import json
-
 import pytest
 from harness.deltalog import DeltaLog
 from harness.load import Load
@@ -11,10 +9,6 @@ from psycopg import errors
 SETTINGS = {"wal2delta.flush_interval": "300ms"}
 
 SOON = 20
-
-
-def alter(feed, **options):
-    feed.conn.execute("SELECT wal2delta.alter(%s, %s::jsonb)", [feed.schema, json.dumps(options)])
 
 
 def options(feed):
@@ -33,21 +27,21 @@ def two(feed):
 
 
 def test_options_are_put_over_those_that_are_there(two):
-    alter(two, flush_interval="200 ms", exclude=["two"])
+    two.alter(flush_interval="200 ms", exclude=["two"])
     assert options(two) == {"flush_interval": "200 ms", "exclude": ["two"]}
-    alter(two, exclude=["one"])
+    two.alter(exclude=["one"])
     assert options(two) == {"flush_interval": "200 ms", "exclude": ["one"]}
-    alter(two, flush_interval=None, exclude=None, failover=None)
+    two.alter(flush_interval=None, exclude=None, failover=None)
     assert options(two) == {}
 
 
 def test_the_interval_is_taken_up(two):
-    alter(two, flush_interval="1 h")
+    two.alter(flush_interval="1 h")
     two.sql("UPDATE one SET n = 1 WHERE id = 1")
     two.flush()
     version = DeltaLog(two.path("one")).version
     two.sql("UPDATE one SET n = 2 WHERE id = 1")
-    alter(two, flush_interval="100 ms")
+    two.alter(flush_interval="100 ms")
     wait_for(lambda: DeltaLog(two.path("one")).version > version, SOON, "a commit by the new interval")
     two.check("one")
 
@@ -56,7 +50,7 @@ def test_the_interval_is_taken_up(two):
 def test_a_table_leaves_and_comes_back(two, gone):
     """What was changed before it left is in its history; what came after is not, until it comes back."""
     two.sql("UPDATE one SET n = 1")
-    alter(two, exclude=["one"])
+    two.alter(exclude=["one"])
     row = two.wait_for_status("one", "SKIPPED", SOON)
     assert "excluded" in row["reason"]
     before = len(two.rows("one"))
@@ -68,7 +62,7 @@ def test_a_table_leaves_and_comes_back(two, gone):
     if gone == "worker":
         two.cluster.terminate_feed_worker()
         two.cluster.wait_for_feed_worker()
-    alter(two, exclude=[])
+    two.alter(exclude=[])
     two.sql("UPDATE one SET n = 2 WHERE id = 1")
     two.wait_for_status("one", "STREAMING", SOON)
     two.check("one")
@@ -83,7 +77,7 @@ def test_what_changes_while_excluded_is_missed_by_no_later_worker(make_cluster, 
     feed.sql("INSERT INTO one SELECT i, 0 FROM generate_series(1, 100) i")
     feed.start(exclude=[])
     feed.flush()
-    alter(feed, exclude=["one"])
+    feed.alter(exclude=["one"])
     feed.wait_for_status("one", "SKIPPED", SOON)
     feed.sql("DELETE FROM one WHERE id > 50")
     feed.flush()
@@ -105,13 +99,13 @@ def test_what_changes_while_excluded_is_missed_by_no_later_worker(make_cluster, 
 def test_a_table_without_rows_is_excluded(two):
     two.table("young (id bigint PRIMARY KEY)")
     two.flush()
-    alter(two, exclude=["young"])
+    two.alter(exclude=["young"])
     two.wait_for_status("young", "SKIPPED", SOON)
     wait_for(lambda: "excluded" in two.view("young")["reason"], SOON, "the reason")
     two.sql("INSERT INTO young VALUES (1)")
     two.flush()
     assert not two.path("young").exists() or not two.rows("young")
-    alter(two, exclude=[])
+    two.alter(exclude=[])
     two.sql("INSERT INTO young VALUES (2)")
     two.wait_for_status("young", "STREAMING", SOON)
     two.check("young")
@@ -120,9 +114,9 @@ def test_a_table_without_rows_is_excluded(two):
 def test_excluded_and_back_under_load(two):
     with Load(two, "one", "two") as load:
         for _ in range(3):
-            alter(two, exclude=["one"])
+            two.alter(exclude=["one"])
             load.wait_for_transactions(10)
-            alter(two, exclude=[])
+            two.alter(exclude=[])
             load.wait_for_transactions(10)
     for table in ("one", "two"):
         two.wait_for_status(table, "STREAMING", 60)
@@ -136,9 +130,9 @@ def test_a_failed_table_is_excluded(feed):
     feed.sql("INSERT INTO bad VALUES (1, 1)")
     feed.start()
     feed.wait_for_status("bad", "FAILED", SOON)
-    alter(feed, exclude=["bad"])
+    feed.alter(exclude=["bad"])
     feed.wait_for_status("bad", "SKIPPED", SOON)
-    alter(feed, exclude=None)
+    feed.alter(exclude=None)
     feed.wait_for_status("bad", "FAILED", SOON)
 
 
@@ -154,7 +148,7 @@ def test_a_failed_table_is_excluded(feed):
 )
 def test_wrong_options(two, given, message):
     with pytest.raises(errors.InvalidParameterValue, match=message):
-        alter(two, **given)
+        two.alter(**given)
     assert options(two) == {}
 
 
@@ -165,12 +159,12 @@ def test_what_is_no_object(two):
 
 def test_a_schema_that_is_not_fed(feed):
     with pytest.raises(errors.UndefinedObject, match="is not fed"):
-        alter(feed, exclude=["a"])
+        feed.alter(exclude=["a"])
 
 
 def test_it_is_undone_with_its_transaction(two):
     with pytest.raises(ZeroDivisionError), two.conn.transaction():
-        alter(two, exclude=["one"])
+        two.alter(exclude=["one"])
         raise ZeroDivisionError
     two.sql("UPDATE one SET n = 3 WHERE id = 1")
     assert options(two) == {}

@@ -1,17 +1,11 @@
 """Histories that are kept: which column a value goes to, and which rows are deleted when the content is
 copied anew. The matrix of DDL is in test_ddl_matrix.py, TRUNCATE in test_truncate.py."""
 
-import json
-
 import pytest
 from harness.ddl import EVOLVE_MODE, MODES, RESNAPSHOT, check_table, home, log_of
 from harness.readers import DELTA_RS, READERS, read_history
 
 SETTINGS = {"wal2delta.flush_interval": "300ms"}
-
-
-def alter(feed, **options):
-    feed.conn.execute("SELECT wal2delta.alter(%s, %s::jsonb)", [feed.schema, json.dumps(options)])
 
 
 def started(feed, ddl, *rows, mode=EVOLVE_MODE):
@@ -132,7 +126,7 @@ def test_a_physical_name_is_given_once(feed):
     feed.sql("ALTER TABLE t RENAME n TO m")
     feed.sql("UPDATE t SET m = 2")
     feed.flush()
-    alter(feed, on_schema_change=RESNAPSHOT)
+    feed.alter(on_schema_change=RESNAPSHOT)
     feed.sql("ALTER TABLE t ADD x int DEFAULT 7")
     feed.sql("UPDATE t SET m = 3")
     check_table(feed, "t")
@@ -193,12 +187,12 @@ def test_a_new_snapshot_comes_behind(feed, how):
 def test_modes_are_changed(feed):
     """From replacing to keeping and back: each alteration is treated by the mode of its time."""
     started(feed, "id int, a int", "1, 1", mode=RESNAPSHOT)
-    alter(feed, on_schema_change=EVOLVE_MODE)
+    feed.alter(on_schema_change=EVOLVE_MODE)
     feed.sql("ALTER TABLE t DROP a")
     feed.sql("INSERT INTO t VALUES (2)")
     check_kept(feed)
     assert names(feed) == ["id", "a"]
-    alter(feed, on_schema_change=RESNAPSHOT)
+    feed.alter(on_schema_change=RESNAPSHOT)
     feed.sql("INSERT INTO t VALUES (3)")
     check_table(feed, "t")
     assert names(feed) == ["id"]

@@ -19,9 +19,9 @@ use crate::lake::store::TableStore;
 use crate::lake::writer::Clear;
 
 /// Part of the memory allowed that counting rows may take.
-const COUNTS: usize = 4;
+const COUNTS: usize = 8;
 /// Part of the memory allowed that the deleted rows may take before they are stored.
-const ROWS: usize = 8;
+const ROWS: usize = 16;
 
 /// A history as it was committed last.
 pub(crate) struct History<'a> {

@@ -50,6 +50,9 @@ class Feed:
             "SELECT wal2delta.start(%s, %s, %s::jsonb)", [self.schema, str(self.destination), json.dumps(options)]
         )
 
+    def alter(self, **options):
+        self.conn.execute("SELECT wal2delta.alter(%s, %s::jsonb)", [self.schema, json.dumps(options)])
+
     def stop(self):
         self.conn.execute("SELECT wal2delta.stop(%s)", [self.schema])
 
