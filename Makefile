@@ -84,8 +84,16 @@ lint: ## format and clippy, warnings are errors
 	run cargo clippy --release --locked --workspace --all-targets -- -D warnings
 
 .PHONY: bench
-bench: ## not yet: benchmarks come with a later milestone
-	@echo 'bench: there are no benchmarks yet; they come with a later milestone'
+bench: ## measures, some hours, into docs/performance.md; BENCH_ARGS='--only compare --runs 3' is passed on
+	@pg_config=$$(scripts/postgres17 --own --extensions)
+	$(call cargo-for,$$pg_config)
+	run cargo build --release --locked
+	run scripts/install "$$pg_config"
+	export WAL2DELTA_PG_CONFIG=$$pg_config
+	python=$$(scripts/venv venv-bench tests/bench/requirements.txt)
+	cd tests
+	run "$$python" -m bench --output ../docs/performance.json $(BENCH_ARGS)
+	run "$$python" -m bench.page ../docs/performance.json ../docs/performance.md
 
 .PHONY: env
 env: ## the lines that make a shell ready for cargo by hand: eval "$(make env)"
