@@ -170,7 +170,7 @@ $$;
 COMMENT ON FUNCTION wal2delta.set_replica_identity_full IS
     'sets REPLICA IDENTITY FULL on the tables of a schema, now and when new ones are created';
 
--- Gives a new table REPLICA IDENTITY FULL in the transaction that creates it, so that no change of
+-- Gives a new table, or attached partition, REPLICA IDENTITY FULL in the same transaction, so that no change of
 -- it is ever without its old row. It runs as the user who creates the table, its owner.
 CREATE FUNCTION wal2delta.set_new_table_full()
 RETURNS event_trigger LANGUAGE plpgsql
@@ -184,8 +184,18 @@ BEGIN
         JOIN pg_class c ON c.oid = d.objid
         JOIN pg_class t ON t.oid = coalesce(pg_partition_root(c.oid), c.oid)
         JOIN wal2delta.full_schemas s ON s.schema_oid = t.relnamespace
-        WHERE d.classid = 'pg_class'::regclass AND c.relkind IN ('r', 'p')
-          AND c.relpersistence = 'p' AND c.relreplident <> 'f'
+        WHERE d.classid = 'pg_class'::regclass AND d.command_tag <> 'ALTER TABLE'
+          AND c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND c.relreplident <> 'f'
+        UNION
+        -- What was attached is not named by the command, only what it was attached to.
+        SELECT c.oid::regclass
+        FROM pg_event_trigger_ddl_commands() d
+        JOIN pg_inherits i ON i.inhparent = d.objid
+        JOIN pg_class c ON c.oid = i.inhrelid AND c.relispartition
+        JOIN pg_class t ON t.oid = pg_partition_root(c.oid)
+        JOIN wal2delta.full_schemas s ON s.schema_oid = t.relnamespace
+        WHERE d.classid = 'pg_class'::regclass AND d.command_tag = 'ALTER TABLE'
+          AND c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND c.relreplident <> 'f'
     LOOP
         EXECUTE format('ALTER TABLE %s REPLICA IDENTITY FULL', relation.name);
     END LOOP;
@@ -193,7 +203,7 @@ END
 $$;
 
 CREATE EVENT TRIGGER wal2delta_new_table ON ddl_command_end
-    WHEN TAG IN ('CREATE TABLE', 'CREATE TABLE AS', 'SELECT INTO')
+    WHEN TAG IN ('CREATE TABLE', 'CREATE TABLE AS', 'SELECT INTO', 'ALTER TABLE')
     EXECUTE FUNCTION wal2delta.set_new_table_full();
 
 -- The trigger function reads this as whoever creates a table.

@@ -283,3 +283,62 @@ def test_many_leaves_come_and_go_under_load(root):
             if n >= 2:
                 root.sql(f"DROP TABLE day{n - 2}")
     check_root(root)
+
+
+def test_a_leaf_of_two_roots(feed):
+    """From one root to the other, in a transaction with rows, and back."""
+    for name in "ab":
+        feed.sql(f"CREATE TABLE {name} (id bigint, n int, pad text) PARTITION BY RANGE (id)")
+        feed.sql(f"CREATE TABLE {name}_rest PARTITION OF {name} DEFAULT")
+    feed.sql("CREATE TABLE leaf PARTITION OF a FOR VALUES FROM (0) TO (100)")
+    full(feed, "a", "b", "a_rest", "b_rest", "leaf")
+    feed.sql("INSERT INTO a SELECT i, 0, 'x' FROM generate_series(1, 200) i")
+    feed.sql("INSERT INTO b SELECT i, 0, 'y' FROM generate_series(200, 300) i")
+    feed.start()
+    feed.flush()
+    with feed.conn.transaction():
+        feed.sql("UPDATE a SET n = 1 WHERE id IN (1, 150)")
+        feed.sql("ALTER TABLE a DETACH PARTITION leaf")
+        feed.sql("UPDATE leaf SET n = 2 WHERE id = 2")
+        feed.sql("ALTER TABLE b ATTACH PARTITION leaf FOR VALUES FROM (0) TO (100)")
+        feed.sql("UPDATE b SET n = 3 WHERE id IN (3, 250)")
+    feed.sql("UPDATE b SET n = 4 WHERE id IN (4, 251)")
+    check_table(feed, "a")
+    check_table(feed, "b")
+    feed.sql("ALTER TABLE b DETACH PARTITION leaf")
+    feed.sql("ALTER TABLE a ATTACH PARTITION leaf FOR VALUES FROM (0) TO (100)")
+    check_table(feed, "a")
+    check_table(feed, "b")
+
+
+# --- the database first
+
+
+def test_no_session_waits_for_a_copy_that_waits(root):
+    """A copy that cannot have all partitions yet holds none: others work on them, and nobody is ended by a
+    deadlock."""
+    with root.session(autocommit=False) as one, root.session(statement_timeout="5s") as other:
+        one.execute("LOCK TABLE high IN ACCESS EXCLUSIVE MODE")
+        root.conn.execute(f"SELECT wal2delta.resync('{root.schema}.root')")
+        root.wait_for_status("root", "SNAPSHOTTING", SOON)
+        workers = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'wal2delta snapshot worker'"
+        wait_for(lambda: root.value(workers), SOON, "the snapshot worker")
+        other.execute("TRUNCATE low")
+        one.execute("LOCK TABLE low IN ACCESS EXCLUSIVE MODE")
+        one.rollback()
+    check_root(root)
+
+
+def test_an_attached_partition_is_given_full(make_feed, feed):
+    """Wherever it is: `set_replica_identity_full` is for the tables of the schema and what belongs to them."""
+    other = make_feed(f"{feed.schema[:50]}_attached")
+    feed.sql("SELECT wal2delta.set_replica_identity_full(%s)", [feed.schema])
+    started(feed)
+    feed.sql(f"CREATE TABLE {other.schema}.rest (LIKE root INCLUDING ALL)")
+    feed.sql(f"ALTER TABLE root ATTACH PARTITION {other.schema}.rest DEFAULT")
+    feed.sql("INSERT INTO root VALUES (2000000000, 1, 'x')")
+    feed.sql("UPDATE root SET n = 5 WHERE id = 2000000000")
+    check_root(feed)
+    # What somebody does to a leaf on purpose stays.
+    feed.sql("ALTER TABLE low REPLICA IDENTITY DEFAULT")
+    assert feed.value("SELECT relreplident FROM pg_class WHERE oid = 'low'::regclass") == "d"

@@ -110,7 +110,6 @@ mod tests {
             nullable: true,
             number: None,
             added: false,
-            missing: false,
             output: None,
         };
         HistorySchema::new(vec![field]).unwrap()

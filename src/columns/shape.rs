@@ -38,8 +38,6 @@ pub struct SourceColumn {
     not_null: bool,
     /// Stored with a length word, so that its value may be elsewhere.
     varlena: bool,
-    /// Rows from before it was added have its default of then.
-    missing: bool,
     kind: Kind,
 }
 
@@ -77,7 +75,6 @@ impl SourceColumn {
         Field {
             number: u32::try_from(at + 1).ok(),
             added: false,
-            missing: self.missing,
             output: self.kind.output(),
             name: self.name.clone(),
             data_type: self.kind.delta_type(),
@@ -106,7 +103,6 @@ impl Shape {
                     typmod: attribute.atttypmod,
                     not_null: attribute.attnotnull,
                     varlena: attribute.attlen == -1,
-                    missing: attribute.atthasmissing,
                     kind: Kind::of(attribute.atttypid, attribute.atttypmod),
                 }
             };

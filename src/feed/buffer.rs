@@ -221,7 +221,6 @@ mod tests {
                 nullable: *nullable,
                 number: None,
                 added: false,
-                missing: false,
                 output: None,
             })
             .collect();
@@ -246,7 +245,6 @@ mod tests {
                 nullable: true,
                 number,
                 added: false,
-                missing: false,
                 output: None,
             }])
             .unwrap()

@@ -144,10 +144,7 @@ impl Feeds {
         {
             history.schema = schema;
             snapshot.clearing = match sort_by {
-                Some(sort_by) => {
-                    history.sort_by = history.sort_by.max(sort_by);
-                    Clearing::Done
-                }
+                Some(sort_by) => Clearing::Done(sort_by),
                 None => {
                     log!(
                         "wal2delta: the history of table \"{}\" does not add up to rows; \

@@ -26,25 +26,62 @@ const ROWS_PER_PAGE: u64 = 291;
 /// Time between two looks for statements that wait for the table.
 const LOOK_FOR_WAITERS: Duration = Duration::from_millis(200);
 
-/// Copies the table of a job. It runs in a transaction that has no snapshot yet; what it opens is
-/// closed with that, or by an error.
+/// A table and the relations that have its rows, open and locked.
+pub(super) struct Locked {
+    table: pg_sys::Relation,
+    /// With their OIDs; the table itself, if it has no partitions.
+    storages: Vec<(u32, pg_sys::Relation)>,
+}
+
+/// Opens and locks a table and its partitions before a snapshot is taken, so that no row is rewritten
+/// or truncated away under it. One relation is waited for; of several either all are free, or `None`.
+pub(super) fn lock(table: u32, storages: &[u32]) -> Result<Option<Locked>, End> {
+    if storages == [table] {
+        let relation = open_relation(table, false).ok_or_else(dropped)?;
+        return Ok(Some(Locked {
+            table: relation,
+            storages: vec![(table, relation)],
+        }));
+    }
+    if !is_free(table) || !storages.iter().all(|storage| is_free(*storage)) {
+        return Ok(None);
+    }
+    let relation = open_relation(table, true).ok_or_else(dropped)?;
+    let storages = storages
+        .iter()
+        .filter_map(|storage| Some((*storage, open_relation(*storage, true)?)))
+        .collect();
+    Ok(Some(Locked {
+        table: relation,
+        storages,
+    }))
+}
+
+fn dropped() -> End {
+    End::Failed("the table was dropped".into())
+}
+
+/// Locks a relation if nobody is in the way.
+fn is_free(oid: u32) -> bool {
+    let lock = pg_sys::AccessShareLock as pg_sys::LOCKMODE;
+    // SAFETY: in a transaction, whose end gives the lock back.
+    unsafe { pg_sys::ConditionalLockRelationOid(pg_sys::Oid::from(oid), lock) }
+}
+
+/// Copies the table of a job. It runs in a transaction that has no snapshot yet; what is open is closed
+/// with that, or by an error.
 pub(super) fn copy_table(
     lane: usize,
     files: &Files,
     lake: &Lake,
     job: &Job,
-    storages: &[u32],
+    locked: &Locked,
 ) -> Result<(), End> {
-    let table =
-        open_relation(job.table).ok_or_else(|| End::Failed("the table was dropped".into()))?;
-    // Locked before the snapshot is taken, so that no row is rewritten or truncated away under it.
-    let locked: Vec<(u32, pg_sys::Relation)> = storages
-        .iter()
-        .filter_map(|storage| match *storage == job.table {
-            true => Some((*storage, table)),
-            false => Some((*storage, open_relation(*storage)?)),
-        })
-        .collect();
+    let Locked {
+        table,
+        storages: locked,
+    } = locked;
+    let table = *table;
     // SAFETY: the relation is open, and a transaction allows catalog access.
     let (shape, mut rows, name) = unsafe {
         let shape = Shape::from_tupdesc((*table).rd_att);
@@ -53,7 +90,7 @@ pub(super) fn copy_table(
     };
     let schema =
         HistorySchema::new(shape.fields()).map_err(|error| End::Unfit(error.to_string()))?;
-    let mut lock = Waiters::new(job, &locked);
+    let mut lock = Waiters::new(job, locked);
     let (writer, folder) = open(lake, job, &name, &schema, &mut lock)?;
 
     // SAFETY: within the transaction; the first snapshot of it, which stays the only one.
@@ -63,7 +100,7 @@ pub(super) fn copy_table(
         pg_sys::GetActiveSnapshot()
     };
     let text = current_snapshot()?;
-    let parts = parts(job.table, &locked, &shape)?;
+    let parts = parts(job.table, locked, &shape)?;
     let measure = |part: &Part| part.size();
     let (pages, expected) = parts
         .iter()
@@ -153,7 +190,7 @@ pub(super) fn copy_table(
     // SAFETY: pops what was pushed above; the relations were opened here and are not used any more.
     unsafe {
         pg_sys::PopActiveSnapshot();
-        let partitions = locked.into_iter().map(|(_, relation)| relation);
+        let partitions = locked.iter().map(|(_, relation)| *relation);
         for relation in partitions
             .filter(|relation| *relation != table)
             .chain([table])
@@ -196,9 +233,12 @@ pub(super) fn storages(table: u32) -> Result<Vec<u32>, String> {
     read().map_err(|error| error.to_string())
 }
 
-/// Opens and locks a relation; `None`: it was dropped.
-fn open_relation(oid: u32) -> Option<pg_sys::Relation> {
-    let lock = pg_sys::AccessShareLock as pg_sys::LOCKMODE;
+/// Opens a relation, and locks it unless that was done; `None`: it was dropped.
+fn open_relation(oid: u32, locked: bool) -> Option<pg_sys::Relation> {
+    let lock = match locked {
+        true => pg_sys::NoLock,
+        false => pg_sys::AccessShareLock,
+    } as pg_sys::LOCKMODE;
     // SAFETY: in a transaction, whose end gives the lock back.
     let relation = unsafe { pg_sys::try_relation_open(pg_sys::Oid::from(oid), lock) };
     (!relation.is_null()).then_some(relation)

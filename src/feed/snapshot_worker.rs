@@ -6,7 +6,7 @@ use pgrx::pg_sys;
 use pgrx::prelude::*;
 use std::time::Duration;
 
-use super::copy_table::{MEMORY, copy_table, storages};
+use super::copy_table::{MEMORY, copy_table, lock, storages};
 use super::job::Files;
 use super::worker::adopt_settings;
 use crate::lake::{Lake, LakeConfig};
@@ -18,6 +18,8 @@ use crate::shared::{self, LaneState};
 const FILE_BYTES: usize = 256 << 20;
 /// How long a worker whose copy failed takes to remove the data files that it has stored.
 const CLEAN_UP: Duration = Duration::from_secs(5);
+/// Pause before another try to lock a table and its partitions.
+const LOCKED: Duration = Duration::from_millis(200);
 /// A worker without a job leaves after this time.
 const IDLE: Duration = Duration::from_secs(5);
 
@@ -156,21 +158,33 @@ fn copy(lane: usize, files: &Files, lake: &Lake) -> Result<(), End> {
     let job = files
         .read_job()
         .map_err(|error| format!("could not read the job: {error}"))?;
-    // Of today: what the copy's own snapshot sees must have been locked before that is taken.
-    let storages = process::in_transaction(|| storages(job.table))?;
-    // SAFETY: a transaction of this worker's own; every call is made in the order that
-    // portions of the server itself use (worker_spi.c, copyto.c). Errors unwind to the caller,
-    // which ends the process.
-    unsafe {
-        pg_sys::SetCurrentStatementStartTimestamp();
-        pg_sys::StartTransactionCommand();
-        // One snapshot for the whole copy, and taken after the lock.
-        pg_sys::XactIsoLevel = pg_sys::XACT_REPEATABLE_READ as i32;
-        pg_sys::XactReadOnly = true;
-        let result = copy_table(lane, files, lake, &job, &storages);
-        if result.is_ok() {
-            pg_sys::CommitTransactionCommand();
+    let owner = shared::lock().lanes[lane].owner_pid;
+    loop {
+        // Of today: what the copy's own snapshot sees must have been locked before that is taken.
+        let storages = process::in_transaction(|| storages(job.table))?;
+        // SAFETY: a transaction of this worker's own; every call is made in the order that
+        // portions of the server itself use (worker_spi.c, copyto.c). Errors unwind to the caller,
+        // which ends the process.
+        unsafe {
+            pg_sys::SetCurrentStatementStartTimestamp();
+            pg_sys::StartTransactionCommand();
+            // One snapshot for the whole copy, and taken after the locks.
+            pg_sys::XactIsoLevel = pg_sys::XACT_REPEATABLE_READ as i32;
+            pg_sys::XactReadOnly = true;
         }
-        result
+        if let Some(locked) = lock(job.table, &storages)? {
+            copy_table(lane, files, lake, &job, &locked)?;
+            // SAFETY: ends what was begun above.
+            unsafe { pg_sys::CommitTransactionCommand() };
+            return Ok(());
+        }
+        // Some are locked by others. To wait for one while holding the rest could be in the way of
+        // sessions, and end one of them by a deadlock.
+        // SAFETY: ends what was begun above, with all locks.
+        unsafe { pg_sys::AbortCurrentTransaction() };
+        if !owned_by(lane, owner) {
+            return Err(End::Failed("the feed worker has left".into()));
+        }
+        process::wait(LOCKED);
     }
 }

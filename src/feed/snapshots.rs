@@ -99,9 +99,9 @@ impl Feeds {
             destination: feed.row.destination.clone(),
             folder: history.map(|history| history.folder.clone()),
             lsn: self.position,
-            sort_by: history.map_or(i64::MIN, |history| history.sort_by),
+            sort_by: snapshot.last_sort_by(),
             patience_ms: table.patience.as_millis() as u64,
-            evolves: snapshot.clearing == Clearing::Done,
+            evolves: matches!(snapshot.clearing, Clearing::Done(_)),
         };
         let Some(lane) = self.lanes.give(position, &job) else {
             let error = "no background worker is free for its snapshot. \
@@ -224,9 +224,8 @@ impl Feeds {
         let State::Snapshot(snapshot) = &mut table.state else {
             return;
         };
-        let evolved = snapshot.evolved();
+        let (evolved, before) = (snapshot.evolved(), snapshot.last_sort_by());
         let Snapshot {
-            history,
             writer,
             phase: Phase::Copying(copying),
             ..
@@ -240,7 +239,6 @@ impl Feeds {
         let Some(start) = &copying.start else { return };
         let schema = start.schema.clone();
         if copying.spilled.is_none() {
-            let before = history.as_ref().map_or(i64::MIN, |history| history.sort_by);
             let behind = before
                 .max(copying.lsn as i64)
                 .saturating_add(start.most_rows as i64);
@@ -304,7 +302,7 @@ impl Feeds {
             return Ok(());
         };
         let first = if snapshot.pinned { snapshot.since } else { 0 };
-        let evolved = snapshot.evolved();
+        let (evolved, before) = (snapshot.evolved(), snapshot.last_sort_by());
         let Snapshot {
             history,
             writer,
@@ -334,7 +332,7 @@ impl Feeds {
         write_held(held, &start.schema, &mut sort_by, &writer)?;
         let content = match (&history, &evolved) {
             (None, _) => Content::First,
-            (Some(history), Some(_)) => Content::Behind(Some(history.sort_by)),
+            (Some(_), Some(_)) => Content::Behind(Some(before)),
             (Some(_), None) => Content::Instead,
         };
         let schema = evolved.unwrap_or_else(|| start.schema.clone());
@@ -389,10 +387,19 @@ impl Feeds {
 }
 
 impl Snapshot {
+    /// The last `_sort_by` before the rows of the copy.
+    fn last_sort_by(&self) -> i64 {
+        match (self.clearing, &self.history) {
+            (Clearing::Done(sort_by), _) => sort_by,
+            (_, Some(history)) => history.sort_by,
+            (_, None) => i64::MIN,
+        }
+    }
+
     /// The columns of a history that is kept, with those of the copy; `None`: it is not kept, or the
     /// copy's are not known yet.
     fn evolved(&self) -> Option<HistorySchema> {
-        let kept = self.clearing == Clearing::Done;
+        let kept = matches!(self.clearing, Clearing::Done(_));
         let history = self.history.as_ref().filter(|_| kept)?;
         match &self.phase {
             Phase::Copying(copying) => {

@@ -142,8 +142,8 @@ pub enum Clearing {
     Not,
     /// The writer was asked, with this number, to delete each row that lives.
     Asked(u64),
-    /// Files of the writer say so; they are committed with the copy.
-    Done,
+    /// Files of the writer say so, up to this `_sort_by`; they are committed with the copy.
+    Done(i64),
     /// What lives cannot be told: the copy replaces the history.
     Impossible,
 }

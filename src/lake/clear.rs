@@ -10,7 +10,7 @@ use arrow::array::{
 use crate::lake::budget::Charged;
 use crate::lake::error::LakeError;
 use crate::lake::held::Held;
-use crate::lake::live_rows::LiveRows;
+use crate::lake::live_rows::{Identity, LiveRows};
 use crate::lake::log::now_ms;
 use crate::lake::open::ActiveFile;
 use crate::lake::runtime::Shared;
@@ -81,20 +81,22 @@ pub(crate) async fn delete_all(
     Ok(sort_by)
 }
 
-/// Columns that tell rows apart: those that every row has its value in. One that was added with a
-/// default has NULL in earlier rows; one that was dropped has NULL in later ones. If there are no
-/// others, what was added has to do.
-fn identity(schema: &HistorySchema) -> Vec<usize> {
+/// Columns that tell rows apart. One that was dropped has NULL in later rows, so it does not. If there
+/// are none that every row has, those that were added have to do.
+fn identity(schema: &HistorySchema) -> Identity {
     let columns = |added: bool| -> Vec<usize> {
         let fields = schema.source().iter().enumerate();
         fields
-            .filter(|(_, field)| field.number.is_some() && (added || !field.added))
+            .filter(|(_, field)| field.number.is_some() && field.added == added)
             .map(|(index, _)| index)
             .collect()
     };
-    match columns(false) {
-        full if full.is_empty() => columns(true),
-        full => full,
+    match (columns(false), columns(true)) {
+        (certain, added) if certain.is_empty() => Identity {
+            certain: added,
+            added: certain,
+        },
+        (certain, added) => Identity { certain, added },
     }
 }
 

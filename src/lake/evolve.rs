@@ -68,8 +68,7 @@ impl HistorySchema {
             .filter(|field| !kept.contains(&field.number));
         source.extend(added.map(|field| Field {
             nullable: true,
-            added: field.missing,
-            missing: false,
+            added: true,
             ..field.clone()
         }));
         let renamed = self

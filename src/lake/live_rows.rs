@@ -26,12 +26,29 @@ use crate::lake::tally::Tally;
 /// Files whose footers are read at the same time.
 const FOOTERS: usize = 8;
 
+/// The source columns, by index, that rows are told apart by.
+#[derive(Debug, Clone)]
+pub(crate) struct Identity {
+    /// Every row has its value there.
+    pub certain: Vec<usize>,
+    /// Some rows were written before these were there: they have NULL, and may be deleted, or changed,
+    /// with another value.
+    pub added: Vec<usize>,
+}
+
+impl Identity {
+    fn columns(&self) -> impl Iterator<Item = usize> + '_ {
+        self.certain.iter().chain(&self.added).copied()
+    }
+}
+
 /// The live rows of a history, to be asked for batch by batch.
 ///
-/// Rows are of one kind if they are equal in the identity columns, null being equal to null and
-/// floats compared by their bits. `insert` and `update_postimage` add one to a kind's count,
-/// `delete` and `update_preimage` take one off. What is left is live: the latest so many added rows
-/// of the kind. A pass counts from the oldest file on, and then goes back from the newest one.
+/// Rows are of one kind if they are equal in the certain columns, null being equal to null and floats
+/// compared by their bits. `insert` and `update_postimage` add one to a kind's count, `delete` and
+/// `update_preimage` take one off. What is left is live: the latest so many added rows of the kind, of
+/// those that are not deleted by what they have in the added columns too. A pass counts from the oldest
+/// file on, and then goes back from the newest one.
 pub(crate) struct LiveRows {
     history: History,
     /// `None` after a failure.
@@ -45,8 +62,8 @@ pub(crate) struct LiveRows {
 impl LiveRows {
     /// The live rows of a table that consists of `files`, in any order, and has `schema`. No file with
     /// a `_sort_by` up to `after` counts: nothing of what is in it lives.
-    /// `identity` are indexes into the source columns. The counts take up to `memory` bytes,
-    /// charged to the budget like the parts of files that are read.
+    /// The counts take up to `memory` bytes, charged to the budget like the parts of files that are
+    /// read.
     ///
     /// # Errors
     /// Kind `Conflict` if the history is damaged; errors of the store.
@@ -55,7 +72,7 @@ impl LiveRows {
         budget: &Arc<Budget>,
         files: Vec<ActiveFile>,
         schema: &HistorySchema,
-        identity: &[usize],
+        identity: &Identity,
         after: i64,
         memory: usize,
     ) -> Result<LiveRows, LakeError> {
@@ -253,16 +270,15 @@ struct Columns {
     physical: Vec<String>,
     change_type: String,
     sort_by: String,
-    /// Indexes of the source columns that rows are told apart by.
-    identity: Vec<usize>,
+    identity: Identity,
     keys: KeyMaker,
 }
 
 impl Columns {
-    fn new(schema: &HistorySchema, identity: &[usize]) -> Result<Columns, LakeError> {
+    fn new(schema: &HistorySchema, identity: &Identity) -> Result<Columns, LakeError> {
         let arrow = schema.arrow();
         let sources = schema.source().len();
-        if let Some(index) = identity.iter().find(|index| **index >= sources) {
+        if let Some(index) = identity.columns().find(|index| *index >= sources) {
             return Err(LakeError::internal(format!(
                 "there is no source column {index}"
             )));
@@ -281,15 +297,15 @@ impl Columns {
                 .iter()
                 .map(|name| (*name).to_owned())
                 .collect(),
-            identity: identity.to_vec(),
+            identity: identity.clone(),
             keys: KeyMaker::new(),
         })
     }
 
     /// Names of the columns to count by.
     fn counted(&self) -> Vec<&str> {
-        let identity = self.identity.iter();
-        let names = identity.map(|index| self.physical[*index].as_str());
+        let identity = self.identity.columns();
+        let names = identity.map(|index| self.physical[index].as_str());
         names.chain([self.change_type.as_str()]).collect()
     }
 
@@ -341,13 +357,14 @@ impl Columns {
     }
 
     fn keys(&self, group: &RowGroup, batch: &RecordBatch) -> Result<Keys<'_>, LakeError> {
-        let identity = self.identity.iter().map(|index| {
-            let array = batch.column_by_name(&self.physical[*index]);
+        let identity = self.identity.columns().map(|index| {
+            let array = batch.column_by_name(&self.physical[index]);
             array
-                .map(|array| self.as_declared(*index, array, group))
+                .map(|array| self.as_declared(index, array, group))
                 .transpose()
         });
-        self.keys.keys(&identity.collect::<Result<Vec<_>, _>>()?)
+        let identity = identity.collect::<Result<Vec<_>, _>>()?;
+        self.keys.keys(&identity, self.identity.certain.len())
     }
 
     fn data_type(&self, index: usize) -> &DataType {

@@ -136,7 +136,6 @@ fn schema(fields: &[(&str, DeltaType)]) -> HistorySchema {
         nullable: true,
         number: None,
         added: false,
-        missing: false,
         output: None,
     };
     HistorySchema::new(fields.iter().map(field).collect()).unwrap()
@@ -176,6 +175,13 @@ fn batch(schema: &HistorySchema, changes: &[Change], sort_by: i64) -> RecordBatc
     let sort_by: Vec<i64> = (sort_by..).take(count).collect();
     columns.push(Arc::new(Int64Array::from(sort_by)));
     RecordBatch::try_new(schema.arrow(), columns).unwrap()
+}
+
+fn certain(columns: &[usize]) -> Identity {
+    Identity {
+        certain: columns.to_vec(),
+        added: Vec::new(),
+    }
 }
 
 /// A table being written.
@@ -248,7 +254,7 @@ impl History {
             &self.budget,
             files,
             schema,
-            identity,
+            &certain(identity),
             i64::MIN,
             memory,
         )
@@ -484,7 +490,16 @@ async fn a_damaged_history_is_told() {
     let store = TableStore::new(history.store.clone(), "t".to_owned(), Duration::ZERO);
     let files = history.files.clone();
     let (budget, three) = (&history.budget, three());
-    let opened = LiveRows::open(&store, budget, files, &three, &[0], i64::MIN, ENOUGH).await;
+    let opened = LiveRows::open(
+        &store,
+        budget,
+        files,
+        &three,
+        &certain(&[0]),
+        i64::MIN,
+        ENOUGH,
+    )
+    .await;
     assert_eq!(opened.err().unwrap().kind(), ErrorKind::Conflict);
 }
 

@@ -1,7 +1,7 @@
-//! Keys of rows: 128-bit hashes of the values that rows are told apart by. The values are hashed
-//! where they lie, so that large ones are not copied.
+//! Keys of rows: hashes of the values that rows are told apart by, 64 bits of those that are certain
+//! and 64 of all. The values are hashed where they lie, so that large ones are not copied.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
+use std::hash::{BuildHasher, DefaultHasher, Hasher, RandomState};
 
 use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer, OffsetBuffer};
@@ -23,11 +23,16 @@ impl KeyMaker {
         KeyMaker([RandomState::new(), RandomState::new()])
     }
 
-    /// For the keys of rows with these columns; all values of one without an array are null.
+    /// For the keys of rows with these columns, of which the first `certain` are; all values of one
+    /// without an array are null.
     ///
     /// # Errors
     /// Kind `Internal` if an array has a type that history tables do not have.
-    pub(crate) fn keys(&self, columns: &[Option<ArrayRef>]) -> Result<Keys<'_>, LakeError> {
+    pub(crate) fn keys(
+        &self,
+        columns: &[Option<ArrayRef>],
+        certain: usize,
+    ) -> Result<Keys<'_>, LakeError> {
         let columns = columns.iter().map(|column| match column {
             None => Ok((None, Values::None)),
             Some(array) => Ok((array.nulls().cloned(), values(array)?)),
@@ -35,6 +40,7 @@ impl KeyMaker {
         Ok(Keys {
             hashes: &self.0,
             columns: columns.collect::<Result<_, LakeError>>()?,
+            certain,
             gathered: Vec::new(),
         })
     }
@@ -44,6 +50,7 @@ impl KeyMaker {
 pub(crate) struct Keys<'a> {
     hashes: &'a [RandomState; 2],
     columns: Vec<(Option<NullBuffer>, Values)>,
+    certain: usize,
     gathered: Vec<u8>,
 }
 
@@ -59,44 +66,61 @@ enum Values {
 impl Keys<'_> {
     /// The key of a row.
     pub(crate) fn of(&mut self, row: usize) -> Key {
-        let mut hashers = [self.hashes[0].build_hasher(), self.hashes[1].build_hasher()];
-        self.gathered.clear();
-        for (nulls, values) in &self.columns {
-            if nulls.as_ref().is_some_and(|nulls| nulls.is_null(row)) {
-                self.gathered.push(0);
-                continue;
+        let [mut kind, mut whole] = [0, 1].map(|which| self.hashes[which].build_hasher());
+        let (certain, added) = self.columns.split_at(self.certain.min(self.columns.len()));
+        gather(
+            certain,
+            row,
+            &mut self.gathered,
+            &mut [&mut kind, &mut whole],
+        );
+        gather(added, row, &mut self.gathered, &mut [&mut whole]);
+        [kind.finish(), whole.finish()]
+    }
+}
+
+/// Hashes the values of a row.
+fn gather(
+    columns: &[(Option<NullBuffer>, Values)],
+    row: usize,
+    gathered: &mut Vec<u8>,
+    hashers: &mut [&mut DefaultHasher],
+) {
+    gathered.clear();
+    for (nulls, values) in columns {
+        if nulls.as_ref().is_some_and(|nulls| nulls.is_null(row)) {
+            gathered.push(0);
+            continue;
+        }
+        match values {
+            Values::None => gathered.push(0),
+            Values::Boolean(bits) => gathered.push(1 + u8::from(bits.value(row))),
+            Values::Fixed(width, bytes) => {
+                gathered.push(1);
+                let value = &bytes[row * width..(row + 1) * width];
+                gathered.extend_from_slice(value);
             }
-            match values {
-                Values::None => self.gathered.push(0),
-                Values::Boolean(bits) => self.gathered.push(1 + u8::from(bits.value(row))),
-                Values::Fixed(width, bytes) => {
-                    self.gathered.push(1);
-                    let value = &bytes[row * width..(row + 1) * width];
-                    self.gathered.extend_from_slice(value);
-                }
-                Values::Bytes(offsets, bytes) => {
-                    // Offsets are never negative.
-                    let (start, end) = (offsets[row] as usize, offsets[row + 1] as usize);
-                    let value = &bytes[start..end];
-                    self.gathered.push(1);
-                    // Where a value ends is part of it.
-                    self.gathered.extend_from_slice(&value.len().to_le_bytes());
-                    if value.len() < LARGE {
-                        self.gathered.extend_from_slice(value);
-                    } else {
-                        for hasher in &mut hashers {
-                            hasher.write(&self.gathered);
-                            hasher.write(value);
-                        }
-                        self.gathered.clear();
+            Values::Bytes(offsets, bytes) => {
+                // Offsets are never negative.
+                let (start, end) = (offsets[row] as usize, offsets[row + 1] as usize);
+                let value = &bytes[start..end];
+                gathered.push(1);
+                // Where a value ends is part of it.
+                gathered.extend_from_slice(&value.len().to_le_bytes());
+                if value.len() < LARGE {
+                    gathered.extend_from_slice(value);
+                } else {
+                    for hasher in &mut *hashers {
+                        hasher.write(gathered);
+                        hasher.write(value);
                     }
+                    gathered.clear();
                 }
             }
         }
-        hashers.map(|mut hasher| {
-            hasher.write(&self.gathered);
-            hasher.finish()
-        })
+    }
+    for hasher in hashers {
+        hasher.write(gathered);
     }
 }
 
@@ -154,22 +178,37 @@ mod tests {
         };
         let maker = KeyMaker::new();
         let all = columns(0, 6);
-        let mut keys = maker.keys(&all).unwrap();
+        let mut keys = maker.keys(&all, 3).unwrap();
         let distinct: HashSet<Key> = (0..6).map(|row| keys.of(row)).collect();
         assert_eq!(distinct.len(), 6);
         let part = columns(2, 3);
-        let mut part = maker.keys(&part).unwrap();
+        let mut part = maker.keys(&part, 3).unwrap();
         for row in 0..3 {
             assert_eq!(part.of(row), keys.of(row + 2));
         }
     }
 
     #[test]
+    fn the_first_half_tells_what_is_certain() {
+        let maker = KeyMaker::new();
+        let columns = |added: &str| -> [Option<ArrayRef>; 2] {
+            [
+                Some(Arc::new(StringArray::from(vec!["a"]))),
+                Some(Arc::new(StringArray::from(vec![added]))),
+            ]
+        };
+        let key = |added: &str| maker.keys(&columns(added), 1).unwrap().of(0);
+        assert_eq!(key("b")[0], key("c")[0]);
+        assert_ne!(key("b")[1], key("c")[1]);
+        assert_eq!(key("b"), key("b"));
+    }
+
+    #[test]
     fn a_column_without_an_array_is_null() {
         let maker = KeyMaker::new();
         let null: ArrayRef = Arc::new(StringArray::new_null(1));
-        let mut missing = maker.keys(&[None]).unwrap();
-        assert_eq!(missing.of(0), maker.keys(&[Some(null)]).unwrap().of(0));
-        assert_ne!(missing.of(0), maker.keys(&[]).unwrap().of(0));
+        let mut missing = maker.keys(&[None], 1).unwrap();
+        assert_eq!(missing.of(0), maker.keys(&[Some(null)], 1).unwrap().of(0));
+        assert_ne!(missing.of(0), maker.keys(&[], 0).unwrap().of(0));
     }
 }

@@ -52,11 +52,10 @@ pub struct Field {
     /// Its number in the source table, which no rename changes and no other column ever gets
     /// (`pg_attribute.attnum`); `None` where it is not known.
     pub number: Option<u32>,
-    /// It came to the history after rows had been written without it, and these have another value than
-    /// NULL there in the source table.
+    /// It came to the history after rows had been written without it, which may have another value than
+    /// NULL there in the source table: its default of then. (The source table cannot be asked whether they
+    /// have: VACUUM FULL and the like make it forget, and of partitions only they themselves know.)
     pub added: bool,
-    /// Rows of the source table from before it had the column have another value than NULL there.
-    pub missing: bool,
     /// The source type whose output function writes the values (`pg_type.oid`); `None` for those that
     /// have a form of their own in Delta.
     pub output: Option<u32>,
@@ -188,7 +187,6 @@ impl HistorySchema {
                     nullable: field.is_nullable(),
                     number: None,
                     added: false,
-                    missing: false,
                     output: None,
                 })
             })
@@ -385,7 +383,6 @@ pub(crate) fn split_system_columns(mut fields: Vec<Field>) -> Result<Vec<Field>,
             nullable: false,
             number: None,
             added: false,
-            missing: false,
             output: None,
         })
         .collect();

@@ -131,7 +131,6 @@ impl DeltaField {
         };
         Ok(Field {
             added: self.metadata.contains_key(ADDED),
-            missing: false,
             output: number(TYPE),
             number: number(NUMBER),
             name: self.name,

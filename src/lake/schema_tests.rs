@@ -8,7 +8,6 @@ fn field(name: &str, data_type: DeltaType) -> Field {
         nullable: true,
         number: None,
         added: false,
-        missing: false,
         output: None,
     }
 }
@@ -30,7 +29,6 @@ fn every_type_comes_back_from_delta_json() {
         nullable: i % 2 == 0,
         number: None,
         added: false,
-        missing: false,
         output: None,
         ..field(&format!("c{i}"), *t)
     });

@@ -17,7 +17,6 @@ fn stats(data_type: DeltaType, array: ArrayRef) -> String {
         nullable: true,
         number: None,
         added: false,
-        missing: false,
         output: None,
     };
     let schema = HistorySchema::new(vec![field]).unwrap();

@@ -385,6 +385,13 @@ impl TableTask {
         let Some(open) = &mut self.open else {
             return Err(not_open());
         };
+        if let Some(error) = open
+            .taken
+            .as_ref()
+            .filter(|_| replace.content == Content::Behind(None))
+        {
+            return Err(error.clone());
+        }
         self.spec.generation = replace.generation;
         let schema = match replace.content {
             Content::Behind(_) => replace.schema,

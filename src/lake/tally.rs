@@ -2,7 +2,8 @@
 //! are known by their keys, which are spread evenly. If there are more kinds of rows than there is
 //! room for, those with the highest keys are left for another pass.
 
-/// What rows are told apart by: 128 bits, as good as never the same for two kinds of rows.
+/// What rows are told apart by: a kind, and more that need not count. Together 128 bits, as good as
+/// never the same for two rows that differ.
 pub(crate) type Key = [u64; 2];
 
 #[derive(Debug, Clone, Copy)]
@@ -26,7 +27,10 @@ pub(crate) struct Tally {
     end: Option<Key>,
     /// Where the next pass starts.
     next: Option<Key>,
-    /// Sum of the counts, once they are complete.
+    /// How many of a kind there are, where that is less than the sum of what was added of it: by the
+    /// first half of the key.
+    kinds: Vec<(u64, u64)>,
+    /// Rows counted and not taken, once the counts are complete.
     left: u64,
 }
 
@@ -42,6 +46,7 @@ impl Tally {
             start: [0, 0],
             end: Some([0, 0]),
             next: Some([0, 0]),
+            kinds: Vec::new(),
             left: 0,
         }
     }
@@ -77,14 +82,23 @@ impl Tally {
         self.entries.push(Entry { key, count: change });
     }
 
-    /// Ends the counting of a pass. What was taken away without having been added, as in a history
+    /// Ends the counting of a pass. Of a kind there are as many as were added less those that were taken
+    /// away, by whatever else they had; what was taken away without having been added, as in a history
     /// that misses changes, does not live and never did.
     pub(crate) fn finish(&mut self) {
         self.sum_up();
         self.next = self.end;
+        self.kinds.clear();
+        self.left = 0;
+        for kind in self.entries.chunk_by(|one, next| one.key[0] == next.key[0]) {
+            let sum: i64 = kind.iter().map(|entry| entry.count).sum();
+            let sum = u64::try_from(sum).unwrap_or(0);
+            if kind.iter().any(|entry| entry.count < 0) {
+                self.kinds.push((kind[0].key[0], sum));
+            }
+            self.left += sum;
+        }
         self.entries.retain(|entry| entry.count > 0);
-        let counts = self.entries.iter().map(|entry| entry.count.unsigned_abs());
-        self.left = counts.sum();
     }
 
     /// Rows that were counted and not taken yet.
@@ -98,14 +112,20 @@ impl Tally {
             return false;
         }
         let found = self.entries.binary_search_by_key(&key, |entry| entry.key);
-        match found.ok().and_then(|at| self.entries.get_mut(at)) {
-            Some(entry) if entry.count > 0 => {
-                entry.count -= 1;
-                self.left -= 1;
-                true
+        let entry = found.ok().and_then(|at| self.entries.get_mut(at));
+        let Some(entry) = entry.filter(|entry| entry.count > 0) else {
+            return false;
+        };
+        let kind = self.kinds.binary_search_by_key(&key[0], |(kind, _)| *kind);
+        if let Some((_, left)) = kind.ok().and_then(|at| self.kinds.get_mut(at)) {
+            if *left == 0 {
+                return false;
             }
-            _ => false,
+            *left -= 1;
         }
+        entry.count -= 1;
+        self.left -= 1;
+        true
     }
 
     fn covers(&self, key: Key) -> bool {
@@ -117,8 +137,12 @@ impl Tally {
         self.sum_up();
         let keep = self.limit / 4 * 3;
         if let Some(first) = self.entries.get(keep) {
-            self.end = Some(first.key);
-            self.entries.truncate(keep);
+            // All of a kind in one pass, unless one alone takes all there is.
+            let kind = [first.key[0], 0];
+            let end = if kind > self.start { kind } else { first.key };
+            self.end = Some(end);
+            let kept = self.entries.partition_point(|entry| entry.key < end);
+            self.entries.truncate(kept);
         }
     }
 
@@ -191,6 +215,29 @@ mod tests {
         assert_eq!((tally.left(), tally.take(key(8))), (1, false));
         assert!(tally.take(key(7)));
         assert!(!tally.next_pass());
+    }
+
+    #[test]
+    fn what_need_not_count_is_looked_at_last() {
+        let mut tally = Tally::new(usize::MAX, 100);
+        assert!(tally.next_pass());
+        // Of kind 1: written before a column was there, changed with its default.
+        tally.add([1, 0], 1);
+        tally.add([1, 5], -1);
+        tally.add([1, 6], 1);
+        // Of kind 2: two that were told apart by it, one of which is deleted.
+        tally.add([2, 0], 1);
+        tally.add([2, 7], 1);
+        tally.add([2, 8], 1);
+        tally.add([2, 8], -1);
+        // Of kind 3: deleted with the default.
+        tally.add([3, 0], 1);
+        tally.add([3, 5], -1);
+        tally.finish();
+        assert_eq!(tally.left(), 3);
+        assert!(!tally.take([2, 8]) && tally.take([2, 7]) && tally.take([2, 0]));
+        assert!(tally.take([1, 6]) && !tally.take([1, 0]) && !tally.take([3, 0]));
+        assert_eq!(tally.left(), 0);
     }
 
     #[test]

@@ -230,7 +230,6 @@ fn schema(fields: &[(&str, DeltaType)]) -> HistorySchema {
         nullable: true,
         number: None,
         added: false,
-        missing: false,
         output: None,
     };
     HistorySchema::new(fields.iter().map(field).collect()).unwrap()
