@@ -99,6 +99,33 @@ def test_a_column_with_a_default_does_not(feed):
     assert rows[-1].values == (1, 7)
 
 
+def test_a_default_that_the_catalog_forgets(feed):
+    """VACUUM FULL writes it into the rows, before the history has the column."""
+    started(feed, "id int PRIMARY KEY, n int", "1, 0", "2, 0", "3, 0")
+    feed.sql("ALTER TABLE t ADD q int DEFAULT 5")
+    feed.sql("VACUUM FULL t")
+    feed.sql("UPDATE t SET q = 6 WHERE id = 2")
+    feed.flush()
+    feed.sql("TRUNCATE t")
+    rows = check_kept(feed, lost=("q",))
+    assert {row.values for row in rows[-3:]} == {(1, 0, None), (2, 0, 6), (3, 0, None)}
+
+
+def test_a_default_that_the_leaves_alone_know(feed):
+    feed.sql("CREATE TABLE t (id bigint, k int) PARTITION BY LIST (k)")
+    for leaf, k in (("one", 1), ("two", 2)):
+        feed.sql(f"CREATE TABLE {leaf} PARTITION OF t FOR VALUES IN ({k})")
+        feed.sql(f"ALTER TABLE {leaf} REPLICA IDENTITY FULL")
+    feed.sql("INSERT INTO t SELECT i, 1 + i %% 2 FROM generate_series(1, 4) i", [])
+    feed.start(on_schema_change=EVOLVE_MODE)
+    feed.flush()
+    feed.sql("ALTER TABLE t ADD q int DEFAULT 5")
+    feed.sql("UPDATE t SET q = 6 WHERE id = 2")
+    feed.flush()
+    feed.sql("TRUNCATE one")
+    check_kept(feed, lost=("q",))
+
+
 def test_all_columns_are_others_now(feed):
     started(feed, "id int", "1")
     feed.sql("ALTER TABLE t ADD c int")

@@ -13,7 +13,7 @@ from harness.waiting import wait_for
 TABLES_COLUMNS = [
     "table_oid", "status", "committed_lsn", "last_write_time",
     "source_schema", "source_table", "destination", "reason", "rows_written",
-    "snapshot_rows_done", "snapshot_rows_total", "lag_bytes", "last_error", "staged_bytes",
+    "snapshot_rows_done", "snapshot_rows_total", "lag_bytes", "last_error", "staged_bytes", "replaced_values",
 ]  # fmt: skip
 SCHEMAS_COLUMNS = ["source_schema", "destination", "status", "options", "started_at"]
 

@@ -321,8 +321,8 @@ def test_no_session_waits_for_a_copy_that_waits(root):
         one.execute("LOCK TABLE high IN ACCESS EXCLUSIVE MODE")
         root.conn.execute(f"SELECT wal2delta.resync('{root.schema}.root')")
         root.wait_for_status("root", "SNAPSHOTTING", SOON)
-        workers = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'wal2delta snapshot worker'"
-        wait_for(lambda: root.value(workers), SOON, "the snapshot worker")
+        workers = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'wal2delta' AND datname IS NOT NULL"
+        wait_for(lambda: root.value(workers) == 2, SOON, "the snapshot worker")
         other.execute("TRUNCATE low")
         one.execute("LOCK TABLE low IN ACCESS EXCLUSIVE MODE")
         one.rollback()

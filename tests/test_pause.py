@@ -233,7 +233,11 @@ def test_what_cannot_be_resynced(feed):
         resync(feed, "t")
     feed.start()
     feed.sql("CREATE VIEW v AS SELECT 1 AS one")
-    with pytest.raises(psycopg.errors.WrongObjectType, match="only ordinary tables"):
+    with pytest.raises(psycopg.errors.WrongObjectType, match="only tables are fed"):
         resync(feed, "v")
+    feed.sql("CREATE TABLE root (id int) PARTITION BY LIST (id)")
+    feed.sql("CREATE TABLE leaf PARTITION OF root DEFAULT")
+    with pytest.raises(psycopg.errors.WrongObjectType, match="no history of its own"):
+        resync(feed, "leaf")
     with pytest.raises(psycopg.errors.UndefinedTable):
         feed.sql("SELECT wal2delta.resync(0::oid)")

@@ -128,6 +128,7 @@ impl Feeds {
             ticket,
             first: transaction.commit_lsn,
             snapshot: false,
+            bare: false,
         });
     }
 
@@ -185,6 +186,7 @@ impl Feeds {
             ticket,
             first: position,
             snapshot: false,
+            bare: true,
         });
     }
 }

@@ -6,7 +6,9 @@ use pgrx::prelude::*;
 use super::feeds::{Feed, Feeds};
 use super::resume::history;
 use super::table::{Clearing, InFlight, State, Stream, Table};
-use crate::lake::{Believed, Clear, HistorySchema, HistoryWriter, Lake, OpenTable, Source, Target};
+use crate::lake::{
+    Believed, Clear, Cleared, HistorySchema, HistoryWriter, Lake, OpenTable, Source, Target,
+};
 
 impl Feeds {
     /// A table that is not FULL cannot be copied now, and perhaps never: instead of holding back the
@@ -57,6 +59,7 @@ impl Feeds {
             ticket,
             first,
             snapshot: false,
+            bare: false,
         };
         if let Some(table) = self.leaving.iter_mut().find(|table| table.oid == oid) {
             // One that has failed decodes its last changes again, and comes by here again.
@@ -128,33 +131,50 @@ impl Feeds {
         let clear = Clear {
             lsn: self.position,
             sort_by: history.sort_by,
+            // What was decoded since is in no copy yet.
+            tried: snapshot.tried.filter(|lsn| *lsn == self.position),
         };
         writer.clear(ticket, clear);
         snapshot.clearing = Clearing::Asked(ticket);
     }
 
-    /// The writer has deleted what lives in a history, or could not tell what does.
-    pub fn cleared(&mut self, oid: u32, ticket: u64, sort_by: Option<i64>, schema: HistorySchema) {
+    /// The writer has deleted what lives in a history, or says why not.
+    pub fn cleared(&mut self, oid: u32, ticket: u64, outcome: Cleared, schema: HistorySchema) {
+        let position = self.position;
         let Some(table) = self.tables.get_mut(&oid) else {
             return;
         };
-        if let State::Snapshot(snapshot) = &mut table.state
-            && snapshot.clearing == Clearing::Asked(ticket)
-            && let Some(history) = &mut snapshot.history
-        {
-            history.schema = schema;
-            snapshot.clearing = match sort_by {
-                Some(sort_by) => Clearing::Done(sort_by),
-                None => {
-                    log!(
-                        "wal2delta: the history of table \"{}\" does not add up to rows; \
-                         it is replaced",
-                        table.name
-                    );
-                    Clearing::Impossible
-                }
-            };
+        let State::Snapshot(snapshot) = &mut table.state else {
+            return;
+        };
+        let Some(history) = &mut snapshot.history else {
+            return;
+        };
+        if snapshot.clearing != Clearing::Asked(ticket) {
+            return;
         }
+        history.schema = schema;
+        snapshot.clearing = match outcome {
+            Cleared::Deleted(sort_by) => Clearing::Done(sort_by),
+            Cleared::Unreadable => {
+                log!(
+                    "wal2delta: the history of table \"{}\" cannot be read back; it is replaced",
+                    table.name
+                );
+                Clearing::Impossible
+            }
+            Cleared::Landed if snapshot.tried != Some(position) => {
+                // More was decoded meanwhile: it is copied again, at a later position.
+                snapshot.tried = None;
+                Clearing::Not
+            }
+            Cleared::Landed => {
+                let mut stream = Stream::new(snapshot.history.take(), position);
+                stream.writer = snapshot.writer.take();
+                table.state = State::Streaming(Box::new(stream));
+                return;
+            }
+        };
     }
 }
 

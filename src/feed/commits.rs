@@ -60,9 +60,9 @@ impl Feeds {
             Event::Cleared {
                 table,
                 ticket,
-                sort_by,
+                outcome,
                 schema,
-            } => self.cleared(table, ticket, sort_by, schema),
+            } => self.cleared(table, ticket, outcome, schema),
             Event::Failed { table, error } => self.writer_failed(table, error),
             Event::Probed { request, result } => self.probed(request, result),
             Event::Upkeep { table, error } => {
@@ -226,6 +226,7 @@ impl Feeds {
                 ticket,
                 first: pending.first,
                 snapshot: false,
+                bare: false,
             });
         }
     }

@@ -322,6 +322,7 @@ impl Feeds {
                     pin: history.is_some().then_some(self.position),
                     since: history.is_some().then_some(self.position),
                     history,
+                    tried: None,
                     retry: Retry::AfterChange,
                     retry_at: Instant::now() + Duration::from_secs(300),
                 })
@@ -429,6 +430,7 @@ fn halted(halt: &Halt) -> State {
         history: None,
         since: halt.since(),
         pin: halt.since(),
+        tried: None,
         retry: Retry::Backoff,
         retry_at: Instant::now(),
     };
@@ -445,6 +447,7 @@ fn halted(halt: &Halt) -> State {
             ..failure(error)
         }),
         Halt::Copied => State::Failed(Failure {
+            tried: None,
             retry: Retry::AfterResync,
             ..failure(COPIED)
         }),

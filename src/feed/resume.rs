@@ -39,6 +39,7 @@ impl Feeds {
                     history: None,
                     since: Some(self.position),
                     pin: Some(self.position),
+                    tried: None,
                     retry: Retry::AfterChange,
                     retry_at: Instant::now() + Duration::from_secs(300),
                 });
@@ -57,6 +58,7 @@ impl Feeds {
                 since: history_found.progress.map(|progress| progress.lsn),
                 history,
                 pin: None,
+                tried: None,
                 retry,
                 retry_at: Instant::now(),
             });
@@ -158,6 +160,7 @@ impl Feeds {
                     writer: stream.writer.take(),
                     marking: None,
                     clearing: Clearing::Not,
+                    tried: None,
                     since: first,
                     pinned,
                     why: if pinned { why } else { "" },

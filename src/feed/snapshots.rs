@@ -363,6 +363,7 @@ impl Feeds {
             ticket,
             first,
             snapshot: true,
+            bare: false,
         });
         table.shown.snapshot_rows = answer.rows;
         table.shown.replaced += answer.replaced;

@@ -124,6 +124,8 @@ pub struct Snapshot {
     pub marking: Option<u64>,
     /// Whether the history is kept, and the rows that live in it have been deleted.
     pub clearing: Clearing,
+    /// The LSN of an earlier copy whose commit failed, which may be in Delta all the same.
+    pub tried: Option<u64>,
     /// Everything before this LSN is in the history already, or was never asked for.
     pub since: u64,
     /// The slot must not move past `since`: what made the snapshot necessary is known from the WAL
@@ -245,6 +247,8 @@ pub struct InFlight {
     pub first: u64,
     /// Whether it brings a snapshot.
     pub snapshot: bool,
+    /// It brings no rows, only columns: what made it necessary lies before `first`.
+    pub bare: bool,
 }
 
 impl Stream {
@@ -303,6 +307,8 @@ pub struct Failure {
     pub since: Option<u64>,
     /// The slot must not move past this.
     pub pin: Option<u64>,
+    /// The LSN of a copy whose commit it was that failed.
+    pub tried: Option<u64>,
     /// What has to come before another try; `flush` waits for what mends itself alone.
     pub retry: Retry,
     /// When to try again.
@@ -318,7 +324,11 @@ impl Failure {
     /// The state in which it is copied again.
     pub fn queued(&mut self, position: u64, why: &'static str) -> State {
         let since = self.pin.or(self.since).unwrap_or(position);
-        Table::queued(self.history.take(), since, self.pin.is_some(), why)
+        let mut state = Table::queued(self.history.take(), since, self.pin.is_some(), why);
+        if let State::Snapshot(snapshot) = &mut state {
+            snapshot.tried = self.tried;
+        }
+        state
     }
 }
 
@@ -367,6 +377,7 @@ impl Table {
             writer: None,
             marking: None,
             clearing: Clearing::Not,
+            tried: None,
             since,
             pinned,
             phase: Phase::Queued,
@@ -487,7 +498,9 @@ impl Table {
                 _ if snapshot.pinned => Some(snapshot.since.saturating_sub(1)),
                 _ => Some(0),
             },
-            State::Streaming(stream) if stream.joins_snapshot() => {
+            State::Streaming(stream)
+                if stream.joins_snapshot() || stream.in_flight.iter().any(|commit| commit.bare) =>
+            {
                 self.pin().map(|lsn| lsn.saturating_sub(1))
             }
             State::Failed(failure) if failure.retry != Retry::Backoff => None,
@@ -516,6 +529,11 @@ impl Table {
     /// again later.
     pub fn fail(&mut self, error: String, remedy: Remedy, retry: Retry, position: u64) {
         let pin = self.pin();
+        let tried = match &self.state {
+            State::Streaming(stream) if stream.joins_snapshot() => Some(stream.settled),
+            State::Failed(failure) => failure.tried,
+            _ => None,
+        };
         let (history, since, pin) = match &mut self.state {
             State::Streaming(stream) => {
                 if let Some(writer) = &stream.writer {
@@ -551,6 +569,7 @@ impl Table {
             history,
             since,
             pin,
+            tried,
             retry,
             retry_at,
         });

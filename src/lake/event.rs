@@ -52,6 +52,17 @@ pub struct DataFile {
     pub layout: Vec<String>,
 }
 
+/// The outcome of [`crate::lake::HistoryWriter::clear`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cleared {
+    /// Each row that lived has a `delete`, the last one with this `_sort_by`.
+    Deleted(i64),
+    /// The history cannot be read, so that what lives in it cannot be told.
+    Unreadable,
+    /// The commit that was tried before is there: there is nothing to do.
+    Landed,
+}
+
 /// An answer, or news.
 #[derive(Debug)]
 pub enum Event {
@@ -98,9 +109,8 @@ pub enum Event {
         table: u32,
         /// The number given with the request.
         ticket: u64,
-        /// `_sort_by` of the last row written for it; `None`: the history does not add up, so that
-        /// what lives in it cannot be told.
-        sort_by: Option<i64>,
+        /// What has become of it.
+        outcome: Cleared,
         /// The table's schema.
         schema: HistorySchema,
     },

@@ -43,7 +43,7 @@ mod tests;
 pub use budget::{Budget, Charge, Charged};
 pub use destination::{Destination, folder_name};
 pub use error::{ErrorKind, LakeError, Retry};
-pub use event::{DataFile, Event, Found};
+pub use event::{Cleared, DataFile, Event, Found};
 pub use evolve::Evolved;
 pub use runtime::{Lake, LakeConfig};
 pub use schema::{Field, HistorySchema, SYSTEM_COLUMNS, SchemaError};

@@ -16,7 +16,7 @@ use crate::lake::clear::{History, delete_all};
 use crate::lake::commit::{Commit, Failure, commit};
 use crate::lake::create::create_table;
 use crate::lake::error::{ErrorKind, LakeError};
-use crate::lake::event::{DataFile, Event};
+use crate::lake::event::{Cleared, DataFile, Event};
 use crate::lake::held::Held;
 use crate::lake::log::{Action, Operation};
 use crate::lake::open::{Table, active_files, open_table};
@@ -190,11 +190,11 @@ impl TableTask {
             }
             Message::Clear { ticket, clear } => {
                 let schema = open.schema.clone();
-                let sort_by = self.clear(clear).await?;
+                let outcome = self.clear(clear).await?;
                 self.shared.send(Event::Cleared {
                     table,
                     ticket,
-                    sort_by,
+                    outcome,
                     schema,
                 });
             }
@@ -320,11 +320,20 @@ impl TableTask {
         Ok((Some(version), rows))
     }
 
-    /// Stores a `delete` for each living row. `None`: the history does not add up.
-    async fn clear(&mut self, clear: Clear) -> Result<Option<i64>, LakeError> {
+    /// Stores a `delete` for each living row.
+    async fn clear(&mut self, mut clear: Clear) -> Result<Cleared, LakeError> {
         let Some(open) = &mut self.open else {
             return Err(not_open());
         };
+        if let Some(done) = open.table.progress {
+            if done.generation == self.spec.generation
+                && clear.tried == Some(done.lsn)
+                && clear.sort_by == done.sort_by
+            {
+                return Ok(Cleared::Landed);
+            }
+            clear.sort_by = clear.sort_by.max(done.sort_by);
+        }
         let version = open.table.version;
         let cleared = open.table.metadata.configuration.get(CLEARED_PROPERTY);
         let after = cleared.and_then(|sort_by| sort_by.parse().ok());
@@ -337,10 +346,10 @@ impl TableTask {
         let held = &mut open.held;
         held.turn();
         match delete_all(&self.shared, &open.store, history, held, clear).await {
-            Ok(sort_by) => Ok(Some(sort_by)),
+            Ok(sort_by) => Ok(Cleared::Deleted(sort_by)),
             Err(error) if error.kind() == ErrorKind::Conflict => {
                 self.orphans.extend(held.forget());
-                Ok(None)
+                Ok(Cleared::Unreadable)
             }
             Err(error) => Err(error),
         }

@@ -111,6 +111,9 @@ pub struct Clear {
     pub lsn: u64,
     /// The last `_sort_by` given; the rows have the next ones.
     pub sort_by: i64,
+    /// LSN of a snapshot that was to be committed before, up to `sort_by`, with an outcome that is not
+    /// known.
+    pub tried: Option<u64>,
 }
 
 /// What the table's task is told.
