@@ -196,6 +196,8 @@ BEGIN
         JOIN wal2delta.full_schemas s ON s.schema_oid = t.relnamespace
         WHERE d.classid = 'pg_class'::regclass AND d.command_tag = 'ALTER TABLE'
           AND c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND c.relreplident <> 'f'
+          -- In this transaction, that is; what is there stays as it is, whoever owns it.
+          AND age(i.xmin) <= age(pg_current_xact_id()::xid) AND pg_has_role(c.relowner, 'USAGE')
     LOOP
         EXECUTE format('ALTER TABLE %s REPLICA IDENTITY FULL', relation.name);
     END LOOP;

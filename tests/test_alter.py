@@ -1,5 +1,7 @@
 """`alter`: other options for a feed that goes on; tables that are excluded, and come back."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from harness.deltalog import DeltaLog
 from harness.load import Load
@@ -94,6 +96,29 @@ def test_what_changes_while_excluded_is_missed_by_no_later_worker(make_cluster, 
     feed.reconnect()
     feed.wait_for_status("one", "STREAMING", SOON)
     feed.check("one")
+
+
+def test_what_was_committed_before_is_written(two):
+    """Excluded right after a change, and paused meanwhile or not: the change is in the history."""
+    two.alter(flush_interval="1 h")
+    two.flush()
+    two.sql("UPDATE one SET n = 7 WHERE id = 1")
+    two.alter(exclude=["one"])
+    two.flush()
+    assert two.rows("one")[-1].values[1] == 7
+
+
+def test_two_at_the_same_time(two):
+    with two.session(autocommit=False) as one:
+        one.execute("SELECT wal2delta.alter(%s, '{\"failover\": false}')", [two.schema])
+        with ThreadPoolExecutor(1) as pool:
+            other = pool.submit(two.alter, exclude=["two"])
+            waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%alter%'"
+            wait_for(lambda: two.cluster.value(waiting), SOON, "the other to wait")
+            one.commit()
+            with pytest.raises(errors.SerializationFailure, match="at the same time"):
+                other.result()
+    assert options(two) == {"failover": False}
 
 
 def test_a_table_without_rows_is_excluded(two):

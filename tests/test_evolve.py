@@ -223,3 +223,54 @@ def test_modes_are_changed(feed):
     feed.sql("INSERT INTO t VALUES (3)")
     check_table(feed, "t")
     assert names(feed) == ["id"]
+
+
+@pytest.mark.parametrize("own_row", [True, False])
+def test_events_before_a_truncate_stay(feed, own_row):
+    """Of transactions that were committed before it, in the same interval; also if it has rows itself."""
+    started(feed, "id int", "1", mode=EVOLVE_MODE)
+    feed.alter(flush_interval="1 h")
+    feed.flush()
+    feed.sql("INSERT INTO t VALUES (2)")
+    feed.sql("UPDATE t SET id = 3 WHERE id = 2")
+    with feed.conn.transaction():
+        if own_row:
+            feed.sql("INSERT INTO t VALUES (4)")
+        feed.sql("TRUNCATE t")
+        feed.sql("INSERT INTO t VALUES (5)")
+    rows = check_kept(feed)
+    assert [(row.change, row.values) for row in rows[:4]] == [
+        ("insert", (1,)), ("insert", (2,)), ("update_preimage", (2,)), ("update_postimage", (3,)),
+    ]  # fmt: skip
+    assert {row.values for row in rows[4:6]} == {(1,), (3,)} and {row.change for row in rows[4:6]} == {"delete"}
+
+
+def test_an_emptied_history_is_not_taken_for_a_new_one(feed):
+    """Its rows are still there when its table is made to replace again."""
+    started(feed, "id int, c int", "1, 1")
+    feed.sql("TRUNCATE t")
+    feed.flush()
+    feed.alter(on_schema_change=RESNAPSHOT)
+    feed.sql("ALTER TABLE t ALTER c TYPE text")
+    feed.sql("INSERT INTO t VALUES (2, 'two')")
+    check_table(feed, "t")
+    for reader in READERS:
+        assert read_history(reader, home(feed, "t"))[-1].values == (2, "two"), reader.name
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_mapped_table_goes_on_mapped(feed, mode):
+    """A new snapshot gives new columns new places in the files; what follows by metadata alone keeps them."""
+    started(feed, '"a b" int', "1", mode=mode)
+    feed.sql("ALTER TABLE t ADD c int NOT NULL DEFAULT 1")
+    feed.sql("INSERT INTO t VALUES (2, 2)")
+    feed.flush()
+    feed.sql("ALTER TABLE t ALTER c DROP NOT NULL")
+    feed.sql("INSERT INTO t VALUES (3, NULL)")
+    check_table(feed, "t", mode, lost=("c",) if mode == EVOLVE_MODE else ())
+    for reader in READERS:
+        assert read_history(reader, home(feed, "t"))[-1].values == (3, None), reader.name
+    feed.alter(on_schema_change=RESNAPSHOT)
+    feed.sql("ALTER TABLE t DROP c")
+    feed.sql("INSERT INTO t VALUES (4)")
+    check_table(feed, "t")

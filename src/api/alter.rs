@@ -25,7 +25,7 @@ fn alter(source_schema: &CStr, options: pgrx::JsonB) {
     let Some(now) = now else {
         report_not_fed(&name);
     };
-    let now: Value = serde_json::from_str(&now)
+    let known: Value = serde_json::from_str(&now)
         .unwrap_or_else(|error| error!("the options of the feed are not JSON: {error}"));
     if options.0.get("snapshot").is_some() {
         report(
@@ -34,12 +34,19 @@ fn alter(source_schema: &CStr, options: pgrx::JsonB) {
             "SELECT wal2delta.resync(table) takes a new snapshot of one table.",
         );
     }
-    let altered = merged(now, options.0);
+    let altered = merged(known, options.0);
     parse_options(&altered);
-    change(
-        "UPDATE wal2delta.own_feeds SET options = $2 WHERE schema_oid = $1",
-        &[namespace.into(), pgrx::JsonB(altered).into()],
+    let changed = change(
+        "UPDATE wal2delta.own_feeds SET options = $2 WHERE schema_oid = $1 AND options = $3::jsonb",
+        &[namespace.into(), pgrx::JsonB(altered).into(), now.into()],
     );
+    if changed == 0 {
+        report(
+            PgSqlErrorCode::ERRCODE_T_R_SERIALIZATION_FAILURE,
+            format!("the feed of schema \"{name}\" was altered or stopped at the same time"),
+            "Look at wal2delta.schemas, and call the function again.",
+        );
+    }
 }
 
 /// Options with others put over them; `null` takes one away.

@@ -71,10 +71,12 @@ fn set_paused(source_schema: &CStr, paused: bool) {
             };
             notice!("feed of schema \"{name}\" is {state}");
         }
-        Some(_) => change(
-            "UPDATE wal2delta.own_feeds SET paused = $2 WHERE schema_oid = $1",
-            &[namespace.into(), paused.into()],
-        ),
+        Some(_) => {
+            change(
+                "UPDATE wal2delta.own_feeds SET paused = $2 WHERE schema_oid = $1",
+                &[namespace.into(), paused.into()],
+            );
+        }
     }
 }
 
@@ -137,11 +139,14 @@ fn resync(source_table: pg_sys::Oid) {
     );
 }
 
-pub(super) fn change(statement: &str, arguments: &[pgrx::datum::DatumWithOid<'_>]) {
+/// Runs a statement on the extension's tables; how many rows it changed.
+pub(super) fn change(statement: &str, arguments: &[pgrx::datum::DatumWithOid<'_>]) -> usize {
     let changed = as_superuser(|| {
-        Spi::connect_mut(|client| client.update(statement, None, arguments).map(|_| ()))
+        Spi::connect_mut(|client| {
+            client
+                .update(statement, None, arguments)
+                .map(|rows| rows.len())
+        })
     });
-    if let Err(error) = changed {
-        error!("could not change the feeds of this database: {error}");
-    }
+    changed.unwrap_or_else(|error| error!("could not change the feeds of this database: {error}"))
 }

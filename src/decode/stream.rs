@@ -59,7 +59,9 @@ impl Decoder {
         // marked PROC_IN_LOGICAL_DECODING (logical.c StartupDecodingContext): SQL that runs here
         // later would else be invisible to other backends' horizons. Its memory outlives the
         // transaction.
+        // Decoding may begin earlier than where it, or a look, was last: caches are of another time.
         let (ctx, memory) = unsafe {
+            pg_sys::InvalidateSystemCaches();
             let memory = pg_sys::AllocSetContextCreateInternal(
                 pg_sys::TopMemoryContext,
                 c"wal2delta decoding".as_ptr(),

@@ -18,6 +18,9 @@ use crate::decode::{Existing, insert_position, roots};
 use crate::lake::Field;
 use crate::process;
 
+/// Tables that are locked at the same time, to read their columns.
+const LOCKED_AT_ONCE: usize = 500;
+
 /// Numbers of the columns of `wal2delta.feeds` that tell one life of a feed from another: schema
 /// and generation.
 pub const FEED_KEY: [usize; 2] = [1, 4];
@@ -362,7 +365,10 @@ pub fn columns(tables: &[u32]) -> Vec<(u32, Vec<Field>)> {
             Some((table, fields))
         }
     };
-    with_catalog(|| tables.iter().copied().filter_map(read).collect())
+    // So many locks at a time, of which the server has a limited number.
+    let some = |some: &[u32]| with_catalog(|| some.iter().copied().filter_map(read).collect());
+    let parts = tables.chunks(LOCKED_AT_ONCE).map(some);
+    parts.collect::<Vec<Vec<_>>>().concat()
 }
 
 /// The tables of the database, and their partitions.

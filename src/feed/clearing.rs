@@ -74,10 +74,15 @@ impl Feeds {
         }
         let Some((feed, found)) = self.feeds.values().find_map(|feed| {
             let found = feed.found.get(&oid)?;
-            let progress = found.progress?;
-            let own = progress.generation == self.generation(oid, feed) || feed.row.continues;
-            let missed = own && feed.halt.is_none() && progress.lsn < end_lsn;
-            missed.then_some((feed, found))
+            let missed = match found.progress {
+                Some(progress) => {
+                    let own = progress.generation == self.generation(oid, feed);
+                    (own || feed.row.continues) && progress.lsn < end_lsn
+                }
+                // Made for its first rows, of which this was one.
+                None => found.whole.is_some(),
+            };
+            (missed && feed.halt.is_none()).then_some((feed, found))
         }) else {
             return;
         };

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::buffer::Buffer;
 use super::feeds::{Feed, Feeds};
-use super::table::{InFlight, State, Table};
+use super::table::{Boundary, InFlight, State, Table};
 use crate::columns::{self, ColumnError};
 use crate::decode::{Transaction, full_tables, with_relation};
 use crate::lake::{Believed, Charged, Event, Lake, OpenTable, Retry, RowsCommit, Source, Target};
@@ -128,6 +128,49 @@ impl Feeds {
         }
         if let Err(error) = result {
             self.fail(oid, error.to_string(), Retry::AfterChange);
+        }
+    }
+
+    /// Before the first change of a transaction that changes the catalog: should the table have to be
+    /// copied for it, its history, if that is kept, has the events of earlier transactions all the same.
+    pub fn mark_boundary(&mut self, transaction: &Transaction, oid: u32) {
+        let earlier = |table: &Table| match &table.state {
+            State::Streaming(stream) => stream
+                .pending
+                .filter(|pending| pending.last_end < transaction.end_lsn),
+            _ => None,
+        };
+        let Some(pending) = self.tables.get(&oid).and_then(earlier) else {
+            return;
+        };
+        self.seal(oid, false);
+        if let Some(table) = self.tables.get_mut(&oid)
+            && let State::Streaming(stream) = &mut table.state
+        {
+            let of = transaction.end_lsn;
+            stream.boundary = Some(Boundary { of, pending });
+        }
+    }
+
+    /// Gives the changes of a transaction up that was committed at `seen_at`, if none of them has been
+    /// handed to the writer. Whether nothing of it is pending any more.
+    pub fn cut_back(&mut self, oid: u32, seen_at: u64) -> bool {
+        let Some(table) = self.tables.get_mut(&oid) else {
+            return false;
+        };
+        let building = table.building();
+        let State::Streaming(stream) = &mut table.state else {
+            return false;
+        };
+        match (stream.pending, stream.boundary.take()) {
+            (Some(pending), _) if pending.last_end <= seen_at => true,
+            (Some(pending), Some(boundary)) if pending.last_end == boundary.of => {
+                stream.buffer = None;
+                stream.pending = Some(boundary.pending);
+                self.building = self.building.saturating_sub(building);
+                true
+            }
+            _ => false,
         }
     }
 
@@ -295,6 +338,7 @@ fn seal(table: &mut Table, feed: &Feed, source: Source, lake: &Lake) -> Result<(
         return Ok(());
     };
     let held = buffer.take(lake.budget());
+    stream.boundary = None;
     // The table may have more columns than these rows.
     let batch = columns::seal(buffer.schema(), held.value, &mut stream.sort_by)?;
     let whole = stream.pending.map_or(0, |pending| pending.first);

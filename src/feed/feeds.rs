@@ -106,6 +106,8 @@ pub struct Feeds {
     pub started: HashSet<(u32, u64)>,
     /// See `started`.
     pub stopped: HashSet<(u32, u64)>,
+    /// Schemas whose feeds the WAL has shown to be altered, likewise.
+    pub altered: HashSet<u32>,
     /// No look has been taken yet.
     pub first_look: bool,
     /// Decoded commits that other sessions may not see yet.
@@ -178,6 +180,7 @@ impl Feeds {
             look_wanted: true,
             started: HashSet::new(),
             stopped: HashSet::new(),
+            altered: HashSet::new(),
             first_look: true,
             unseen: VecDeque::new(),
             not_whole: start.existing.tables,

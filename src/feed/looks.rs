@@ -63,11 +63,16 @@ impl Feeds {
     }
 
     /// Takes over what was changed of a feed that goes on.
-    fn adopt_row(&mut self, row: FeedRow) {
+    fn adopt_row(&mut self, mut row: FeedRow) {
         let (namespace, position) = (row.namespace, self.position);
+        let shown = self.altered.remove(&namespace);
         let Some(feed) = self.feeds.get_mut(&namespace) else {
             return;
         };
+        if !shown {
+            // The look is ahead of decoding: tables take part up to where they were excluded.
+            row.options.exclude = feed.row.options.exclude.clone();
+        }
         let pauses = row.paused && !feed.row.paused;
         let resumes = feed.row.paused && !row.paused;
         // The property of the slot is changed when decoding begins.

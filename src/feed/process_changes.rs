@@ -176,6 +176,9 @@ impl Feeds {
     fn take(&mut self, transaction: &Transaction, relation: &Relation, change: Change) {
         let oid = relation.oid();
         let large = self.lake.budget().limit() / LARGE_CHANGE;
+        if transaction.changes_catalog && self.tables.get(&oid).is_some_and(|table| table.evolves) {
+            self.mark_boundary(transaction, oid);
+        }
         let Some(table) = self.tables.get_mut(&oid) else {
             return;
         };
@@ -268,6 +271,8 @@ impl Feeds {
         if old != new {
             self.stopped.extend(old);
             self.started.extend(new);
+        } else {
+            self.altered.extend(new.map(|(namespace, _)| namespace));
         }
         self.look_wanted = true;
     }

@@ -120,10 +120,7 @@ impl Feeds {
 
     /// Has a table copied (again). `seen_at`: commit record that made it necessary.
     pub fn copy_again(&mut self, oid: u32, seen_at: u64, why: &'static str) {
-        let whole = matches!(self.tables.get(&oid).map(|table| &table.state),
-            Some(State::Streaming(stream))
-                if stream.pending.is_some_and(|pending| pending.last_end <= seen_at));
-        if whole {
+        if self.cut_back(oid, seen_at) {
             // Earlier transactions still go out as they were; only rows of the one that brought the
             // change, if it has any, are given up.
             self.flush_table(oid);

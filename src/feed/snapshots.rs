@@ -18,6 +18,7 @@ use super::table::{
 };
 use super::visibility::Visibility;
 use crate::columns;
+use crate::decode::flush_position;
 use crate::fail_point;
 use crate::lake::{
     Charged, Content, HistorySchema, HistoryWriter, Lake, Replace, Retry, RowsCommit,
@@ -49,6 +50,9 @@ impl Feeds {
                 continue;
             };
             match &snapshot.phase {
+                // Another table may hold decoding back to before what the history has: a copy of now
+                // would bear an earlier LSN.
+                Phase::Queued if snapshot.is_ahead(self.position) => {}
                 Phase::Queued if table.shown.skipped.is_none() && snapshot.opening.is_none() => {
                     match (
                         table.evolves && snapshot.history.is_some(),
@@ -327,7 +331,8 @@ impl Feeds {
             }
             (writer, answer.sort_by)
         });
-        let has_rows = answer.rows > 0 || !held.is_empty() || copying.last_end > 0;
+        let kept = evolved.is_some();
+        let has_rows = kept || answer.rows > 0 || !held.is_empty() || copying.last_end > 0;
         fail_point::pass("before_join");
         write_held(held, &start.schema, &mut sort_by, &writer)?;
         let content = match (&history, &evolved) {
@@ -388,6 +393,12 @@ impl Feeds {
 }
 
 impl Snapshot {
+    /// Whether the history has more than was decoded, of what this server has written.
+    fn is_ahead(&self, position: u64) -> bool {
+        let progress = self.history.as_ref().and_then(|history| history.progress);
+        progress.is_some_and(|progress| progress.lsn > position && progress.lsn <= flush_position())
+    }
+
     /// The last `_sort_by` before the rows of the copy.
     fn last_sort_by(&self) -> i64 {
         match (self.clearing, &self.history) {

@@ -211,6 +211,8 @@ pub struct Stream {
     pub writer: Option<HistoryWriter>,
     /// Changes since the last commit that was asked for.
     pub pending: Option<Pending>,
+    /// Where the current transaction began, if it may have to be given up and no other.
+    pub boundary: Option<Boundary>,
     /// Commits that were asked for, oldest first.
     pub in_flight: VecDeque<InFlight>,
     /// Its history is being made before it has a row: the commit that made the table what it is.
@@ -236,6 +238,16 @@ pub struct Pending {
     pub last_crc: u32,
     /// When the first change came.
     pub came: Instant,
+}
+
+/// What was pending before a transaction that changes the catalog, all of it handed to the writer, and
+/// nothing of the transaction.
+#[derive(Clone, Copy, Debug)]
+pub struct Boundary {
+    /// End of the transaction.
+    pub of: u64,
+    /// What was pending.
+    pub pending: Pending,
 }
 
 /// A commit that was asked for.
@@ -265,6 +277,7 @@ impl Stream {
             buffer: None,
             writer: None,
             pending: None,
+            boundary: None,
             in_flight: VecDeque::new(),
             opening: None,
             rewritten_by: None,
@@ -531,6 +544,7 @@ impl Table {
         let pin = self.pin();
         let tried = match &self.state {
             State::Streaming(stream) if stream.joins_snapshot() => Some(stream.settled),
+            State::Snapshot(snapshot) => snapshot.tried,
             State::Failed(failure) => failure.tried,
             _ => None,
         };

@@ -44,12 +44,6 @@ pub(crate) async fn delete_all(
     held: &mut Held,
     clear: Clear,
 ) -> Result<i64, LakeError> {
-    // Each takes a part of the memory allowed.
-    let _permit = shared
-        .replays
-        .acquire()
-        .await
-        .map_err(|error| LakeError::internal(error.to_string()))?;
     let limit = shared.budget.limit();
     let History {
         files,
@@ -57,7 +51,7 @@ pub(crate) async fn delete_all(
         after,
     } = history;
     let identity = identity(schema);
-    let (budget, memory) = (&shared.budget, limit / COUNTS);
+    let (budget, memory) = (&shared.replay_budget, limit / COUNTS);
     let mut rows = LiveRows::open(store, budget, files, schema, &identity, after, memory).await?;
     let mut sort_by = clear.sort_by;
     let mut bytes = 0;
@@ -78,6 +72,8 @@ pub(crate) async fn delete_all(
             bytes = 0;
         }
     }
+    // Nothing stays in memory until the copy behind it is there, which may be long.
+    held.settle().await?;
     Ok(sort_by)
 }
 

@@ -71,16 +71,19 @@ impl HistorySchema {
             added: true,
             ..field.clone()
         }));
-        let renamed = self
-            .source()
-            .iter()
-            .zip(&source)
-            .any(|(old, new)| old.name != new.name);
-        let mut schema = HistorySchema::without_mapping(source);
-        if self.mapping.is_some() || renamed || schema.needs_column_mapping() {
-            schema.mapping = Some(self.mapping_of(&schema));
-        }
+        let schema = HistorySchema::without_mapping(source).mapped_after(self);
         Evolved { schema, retyped }
+    }
+
+    /// The same columns, mapped as the next schema of a table that has `table`, with whose columns, under
+    /// whatever names, it begins.
+    pub(crate) fn mapped_after(self, table: &HistorySchema) -> HistorySchema {
+        let columns = table.source().iter().zip(self.source());
+        let renamed = columns.into_iter().any(|(old, new)| old.name != new.name);
+        let mapped = table.mapping.is_some() || renamed || self.needs_column_mapping();
+        let mut next = self;
+        next.mapping = mapped.then(|| table.mapping_of(&next));
+        next
     }
 
     /// The same, once all rows that live have been written anew: none lacks a value.
@@ -110,7 +113,7 @@ impl HistorySchema {
             Mapping { columns, max_id }
         });
         let known = self.source().len();
-        let added = next.source().len() - known;
+        let added = next.source().len().saturating_sub(known);
         let mut names = PhysicalNames::after(mapping.columns.iter(), mapping.max_id);
         let new: Vec<MappedColumn> = (0..added).map(|_| names.next_column()).collect();
         let (source, system) = mapping.columns.split_at(known);

@@ -50,6 +50,8 @@ pub struct LakeConfig {
 pub(crate) struct Shared {
     pub config: LakeConfig,
     pub budget: Arc<Budget>,
+    /// What reading a history back takes, beside the budget: decoding does not wait for it.
+    pub replay_budget: Arc<Budget>,
     pub staged: Arc<Staged>,
     /// Tables whose task has not ended.
     pub open_tables: AtomicUsize,
@@ -111,6 +113,7 @@ impl Lake {
         let (sender, events) = channel();
         let shared = Arc::new(Shared {
             budget: Budget::new(config.max_memory),
+            replay_budget: Budget::new(config.max_memory),
             staged: Staged::new(config.staging_limit),
             config,
             encoders: Semaphore::new(ENCODERS as usize),

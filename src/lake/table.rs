@@ -186,7 +186,8 @@ impl TableTask {
             }
             Message::Evolve(schema) => {
                 open.held.turn();
-                open.evolved = Some(schema);
+                // Only the table itself knows for sure how its columns are mapped.
+                open.evolved = Some(schema.mapped_after(&open.schema));
             }
             Message::Clear { ticket, clear } => {
                 let schema = open.schema.clone();
@@ -334,6 +335,13 @@ impl TableTask {
             }
             clear.sort_by = clear.sort_by.max(done.sort_by);
         }
+        // Each takes a part of the memory allowed.
+        let _permit = self
+            .shared
+            .replays
+            .acquire()
+            .await
+            .map_err(|error| LakeError::internal(error.to_string()))?;
         let version = open.table.version;
         let cleared = open.table.metadata.configuration.get(CLEARED_PROPERTY);
         let after = cleared.and_then(|sort_by| sort_by.parse().ok());
@@ -403,7 +411,7 @@ impl TableTask {
         }
         self.spec.generation = replace.generation;
         let schema = match replace.content {
-            Content::Behind(_) => replace.schema,
+            Content::Behind(_) => replace.schema.mapped_after(&open.schema),
             Content::First | Content::Instead => replace.schema.adopt(&open.schema),
         };
         let mut files = replace.files;
