@@ -82,7 +82,7 @@ COMMENT ON FUNCTION wal2delta.alter IS
 CREATE FUNCTION wal2delta.resync(source_table regclass)
 RETURNS void STRICT LANGUAGE c AS 'MODULE_PATHNAME', 'resync_wrapper';
 COMMENT ON FUNCTION wal2delta.resync IS
-    'replaces the history of a table by a new snapshot, in one commit';
+    'takes a new snapshot of a table, instead of its history or behind it, in one commit';
 
 CREATE FUNCTION wal2delta.flush(timeout interval DEFAULT '60 s')
 RETURNS pg_lsn STRICT LANGUAGE c AS 'MODULE_PATHNAME', 'flush_wrapper';
