@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from harness.deltalog import DeltaLog
 from harness.load import Load
+from harness.readers import READERS
 from harness.waiting import wait_for
 from psycopg import errors
 
@@ -67,7 +68,8 @@ def test_a_table_leaves_and_comes_back(two, gone):
     two.alter(exclude=[])
     two.sql("UPDATE one SET n = 2 WHERE id = 1")
     two.wait_for_status("one", "STREAMING", SOON)
-    two.check("one")
+    for reader in READERS:
+        two.check("one", reader)
     assert len(DeltaLog(two.path("one")).replacements()) == 1
 
 

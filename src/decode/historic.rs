@@ -107,9 +107,10 @@ pub fn identity_full(relation: u32) -> bool {
     with_class(relation, full).unwrap_or(false)
 }
 
-/// `pg_class.relkind` of a relation.
-pub fn relation_kind(relation: u32) -> Option<u8> {
-    with_class(relation, |class| class.relkind as u8)
+/// Whether a relation is a partitioned table.
+pub fn is_partitioned(relation: u32) -> bool {
+    let kind = with_class(relation, |class| class.relkind as u8);
+    kind == Some(pg_sys::RELKIND_PARTITIONED_TABLE)
 }
 
 /// Whether the storage of a relation has been replaced since it was created.

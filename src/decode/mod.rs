@@ -14,7 +14,7 @@ mod raw;
 mod slot;
 mod stream;
 
-pub use historic::{full_tables, identity_full, relation_kind, rewritten, with_relation};
+pub use historic::{full_tables, identity_full, is_partitioned, rewritten, with_relation};
 pub use invalidations::{Invalidated, invalidation_count, take_invalidated, watch_invalidations};
 pub use partitions::{Roots, partition_roots, roots};
 pub use peek::{Existing, existing};

@@ -5,7 +5,7 @@ use pgrx::pg_sys;
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-use super::historic::relation_kind;
+use super::historic::is_partitioned;
 use super::invalidations::invalidation_count;
 use crate::process;
 
@@ -66,7 +66,7 @@ fn parent_of(child: u32) -> Option<u32> {
     scan(Some(child), |row| {
         parent = Some(row.parent.to_u32());
     });
-    parent.filter(|parent| relation_kind(*parent) == Some(pg_sys::RELKIND_PARTITIONED_TABLE))
+    parent.filter(|parent| is_partitioned(*parent))
 }
 
 /// All partitions of tables, with their roots. Those being detached concurrently are not in it.
@@ -77,12 +77,12 @@ pub fn partition_roots() -> Roots {
         parents.push((row.child.to_u32(), row.parent.to_u32()));
     });
     let mut partitioned = HashMap::new();
-    let is_partitioned = |(_, parent): &(u32, u32)| {
+    let of_table = |(_, parent): &(u32, u32)| {
         *partitioned
             .entry(*parent)
-            .or_insert_with(|| relation_kind(*parent) == Some(pg_sys::RELKIND_PARTITIONED_TABLE))
+            .or_insert_with(|| is_partitioned(*parent))
     };
-    roots(parents.into_iter().filter(is_partitioned).collect())
+    roots(parents.into_iter().filter(of_table).collect())
 }
 
 /// From each one's parent to its root.

@@ -87,52 +87,24 @@ impl Buffer {
         let layout = layout(&mut self.layouts, &self.shape, relation)?;
         // SAFETY: tuples and descriptor are valid during the callback, and the tuples have the
         // builders' shape, with which `fits` has compared the table's, in the layout.
-        unsafe {
-            match change {
-                Change::Insert { new } => {
-                    self.rows
-                        .append(Kind::Insert, &origin, new, descriptor, layout, None)
-                }
-                Change::Update {
-                    old: Some(old),
-                    new,
-                } => {
-                    self.rows.append(
-                        Kind::UpdatePreimage,
-                        &origin,
-                        old,
-                        descriptor,
-                        layout,
-                        None,
-                    )?;
-                    self.rows.append(
-                        Kind::UpdatePostimage,
-                        &origin,
-                        new,
-                        descriptor,
-                        layout,
-                        Some(old),
-                    )
-                }
-                Change::Preimage { old } => {
-                    self.rows
-                        .append(Kind::UpdatePreimage, &origin, old, descriptor, layout, None)
-                }
-                Change::Postimage { old, new } => self.rows.append(
-                    Kind::UpdatePostimage,
-                    &origin,
-                    new,
-                    descriptor,
-                    layout,
-                    Some(old),
-                ),
-                Change::Delete { old: Some(old) } => {
-                    self.rows
-                        .append(Kind::Delete, &origin, old, descriptor, layout, None)
-                }
-                // The caller lets no change without its old row through.
-                Change::Update { old: None, .. } | Change::Delete { old: None } => Ok(()),
+        let mut append = |kind, tuple, unchanged| unsafe {
+            self.rows
+                .append(kind, &origin, tuple, descriptor, layout, unchanged)
+        };
+        match change {
+            Change::Insert { new } => append(Kind::Insert, new, None),
+            Change::Update {
+                old: Some(old),
+                new,
+            } => {
+                append(Kind::UpdatePreimage, old, None)?;
+                append(Kind::UpdatePostimage, new, Some(old))
             }
+            Change::Preimage { old } => append(Kind::UpdatePreimage, old, None),
+            Change::Postimage { old, new } => append(Kind::UpdatePostimage, new, Some(old)),
+            Change::Delete { old: Some(old) } => append(Kind::Delete, old, None),
+            // The caller lets no change without its old row through.
+            Change::Update { old: None, .. } | Change::Delete { old: None } => Ok(()),
         }
     }
 

@@ -75,8 +75,6 @@ impl Feeds {
         }
         let pauses = row.paused && !feed.row.paused;
         let resumes = feed.row.paused && !row.paused;
-        // The property of the slot is changed when decoding begins.
-        self.redecode |= feed.row.options.failover != row.options.failover;
         feed.row = row;
         let evolves = feed.evolves();
         let tables = self.tables.values_mut();

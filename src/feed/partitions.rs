@@ -2,13 +2,12 @@
 //! detached or dropped. Its rows were, or are, in the table without an event of their own, so the
 //! history is replaced. A partition that comes empty, as most do, brings nothing.
 
-use pgrx::pg_sys;
 use std::collections::HashMap;
 
 use super::feeds::Feeds;
 use super::table::{Phase, State};
 use crate::decode::{
-    Invalidated, Relation, Roots, Transaction, partition_roots, relation_kind, rewritten,
+    Invalidated, Relation, Roots, Transaction, is_partitioned, partition_roots, rewritten,
     take_invalidated,
 };
 
@@ -111,8 +110,4 @@ impl Feeds {
             self.copy_again(table, transaction.commit_lsn, why);
         }
     }
-}
-
-fn is_partitioned(relation: u32) -> bool {
-    relation_kind(relation) == Some(pg_sys::RELKIND_PARTITIONED_TABLE)
 }

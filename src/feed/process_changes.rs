@@ -100,15 +100,7 @@ impl Sink for Feeds {
 
     fn truncate(&mut self, transaction: &Transaction, relation: &Relation) {
         self.notice_partition(transaction, relation);
-        let oid = relation.oid();
-        let settled = match self.tables.get(&oid).map(|table| &table.state) {
-            Some(State::Streaming(stream)) => transaction.end_lsn <= stream.settled,
-            Some(State::Snapshot(_)) => false,
-            _ => true,
-        };
-        if !settled {
-            self.copy_again(oid, transaction.commit_lsn, "truncated");
-        }
+        self.copy_anew(relation.oid(), transaction, "truncated");
     }
 
     fn commit(&mut self, transaction: &Transaction) {
@@ -162,13 +154,18 @@ impl Feeds {
         if !self.tables.contains_key(&oid) {
             with_relation(oid, |relation| self.adopt(transaction, relation));
         }
-        let replaced = match self.tables.get(&oid).map(|table| &table.state) {
+        self.copy_anew(oid, transaction, "its rows were rewritten");
+    }
+
+    /// Has a table copied that a transaction made anew, unless its history has the transaction.
+    fn copy_anew(&mut self, oid: u32, transaction: &Transaction, why: &'static str) {
+        let due = match self.tables.get(&oid).map(|table| &table.state) {
             Some(State::Streaming(stream)) => transaction.end_lsn > stream.settled,
             Some(State::Snapshot(_)) => true,
             _ => false,
         };
-        if replaced {
-            self.copy_again(oid, transaction.commit_lsn, "its rows were rewritten");
+        if due {
+            self.copy_again(oid, transaction.commit_lsn, why);
         }
     }
 
