@@ -8,6 +8,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::scan::Extent;
 use crate::lake::{DataFile, Field};
 
 /// The server's folder for temporary files, relative to the data directory, where every server
@@ -39,6 +40,25 @@ pub struct Job {
     pub patience_ms: u64,
     /// The history is kept: its columns follow those of the copy.
     pub evolves: bool,
+    /// It is another worker's table, of which pages are to be copied.
+    pub assist: Option<Assist>,
+}
+
+/// What a worker has to know to copy pages of another one's table.
+#[derive(Serialize, Deserialize, Clone, Debug)]
+pub struct Assist {
+    /// Lane of the other worker.
+    pub leader: usize,
+    /// Name of its snapshot, which it has exported.
+    pub snapshot: String,
+    /// `_timestamp` of the rows, as Postgres has it.
+    pub timestamp: i64,
+    /// The history table's folder.
+    pub folder: String,
+    /// The relations with the rows.
+    pub extents: Vec<Extent>,
+    /// The table's columns.
+    pub fields: Vec<Field>,
 }
 
 /// What the snapshot worker says once it has its snapshot, before it copies.
@@ -67,6 +87,18 @@ pub struct Answer {
     pub sort_by: i64,
     /// Values in which something had no place in UTF-8.
     pub replaced: u64,
+}
+
+impl Answer {
+    /// No rows behind this `_sort_by`.
+    pub fn nothing(sort_by: i64) -> Answer {
+        Answer {
+            files: Vec::new(),
+            rows: 0,
+            sort_by,
+            replaced: 0,
+        }
+    }
 }
 
 /// Files of one lane.

@@ -106,6 +106,7 @@ impl Feeds {
             sort_by: snapshot.last_sort_by(),
             patience_ms: table.patience.as_millis() as u64,
             evolves: matches!(snapshot.clearing, Clearing::Done(_)),
+            assist: None,
         };
         let Some(lane) = self.lanes.give(position, &job) else {
             let error = "no background worker is free for its snapshot. \
