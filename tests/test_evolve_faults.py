@@ -6,7 +6,6 @@ from harness import fail_points
 from harness.ddl import EVOLVE_MODE, check_table, log_of
 from harness.fail_points import FailPoints
 from harness.load import Load
-from harness.waiting import wait_for
 
 SETTINGS = {"wal2delta.flush_interval": "200ms", **fail_points.SETTINGS}
 
@@ -50,8 +49,7 @@ def test_something_ends(kv, point, action):
     with kv.session(autocommit=False) as session:
         session.execute("TRUNCATE kv")
         session.execute("INSERT INTO kv SELECT i, 0, 'y' FROM generate_series(1, 10) i")
-    wait_for(lambda: point not in points.armed(), 20, f"{point} to be passed")
-    kv.cluster.wait_for_connections()
+    points.wait_until_passed(point)
     kv.reconnect()
     check_kept(kv)
     kv.sql("INSERT INTO kv VALUES (1000, 1, 'new')")

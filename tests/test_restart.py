@@ -140,6 +140,8 @@ def test_a_prepared_transaction_outlives_a_restart(streaming):
 
 
 def test_a_snapshot_that_is_cut_off_starts_anew(streaming):
+    # Large enough for two workers.
+    streaming.shared = True
     streaming.table("big (id bigint PRIMARY KEY, n int, pad text)", full=False)
     streaming.sql("INSERT INTO big SELECT i, 0, repeat(md5(i::text), 8) FROM generate_series(1, 400000) i")
     with Load(streaming, "big", sessions=1) as load:

@@ -7,7 +7,6 @@ from harness.deltalog import DeltaLog
 from harness.fail_points import FailPoints
 from harness.load import Load
 from harness.readers import READERS
-from harness.waiting import wait_for
 
 SETTINGS = {"wal2delta.flush_interval": "200ms", "wal2delta.snapshot_workers": "3", **fail_points.SETTINGS}
 
@@ -47,11 +46,11 @@ def test_a_table_is_shared(big, loaded):
         big.start()
         big.wait_for_status("big", "STREAMING")
     for reader in READERS:
-        rows = big.check("big", reader, shared=True)
+        rows = big.check("big", reader)
     assert len(snapshot_files(big, "big")) >= 2
     assert big.view("big")["snapshot_rows_done"] == len([row for row in rows if row.lsn == rows[0].lsn])
     big.sql("UPDATE big SET n = 2 WHERE id = 7")
-    assert [row.values[0] for row in big.check("big", shared=True)[-2:]] == [7, 7]
+    assert [row.values[0] for row in big.check("big")[-2:]] == [7, 7]
 
 
 def test_one_worker_counts_without_gaps(make_cluster, make_feed):
@@ -77,7 +76,7 @@ def test_partitions_are_shared(big):
     points.arm("in_snapshot", "sleep 1500")
     big.start()
     big.wait_for_status("parted", "STREAMING")
-    assert len(big.check("parted", shared=True)) == 12_000
+    assert len(big.check("parted")) == 12_000
     assert len(snapshot_files(big, "parted")) >= 2
 
 
@@ -93,11 +92,10 @@ def test_one_of_them_ends(big, action):
                 big.start()
             else:
                 big.sql("SELECT wal2delta.resync('big')")
-            wait_for(lambda: "in_snapshot" not in points.armed(), 30, "a worker to end")
-            big.cluster.wait_for_connections()
+            points.wait_until_passed("in_snapshot")
             big.reconnect()
             load.wait_for_transactions(5)
-        assert big.check("big", shared=True)
+        assert big.check("big")
         left = big.conn.execute("SELECT count(*) FROM pg_locks WHERE relation = 'shop.big'::regclass").fetchone()[0]
         assert left == 0
 
@@ -107,8 +105,8 @@ def test_all_of_them_give_way(big):
     points = FailPoints(big.cluster)
     points.arm("in_snapshot", "sleep 1500")
     big.start()
-    wait_for(lambda: "in_snapshot" not in points.armed(), 30, "a worker to sleep")
+    points.wait_until_passed("in_snapshot")
     big.sql("SET lock_timeout = '5s'")
     big.sql("ALTER TABLE big ADD COLUMN more int DEFAULT 5")
     big.wait_for_status("big", "STREAMING")
-    assert {row.values[-1] for row in big.check("big", shared=True)} == {5}
+    assert {row.values[-1] for row in big.check("big")} == {5}

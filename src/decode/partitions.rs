@@ -151,7 +151,7 @@ mod tests {
         let found = roots(HashMap::from([(2, 1), (3, 1), (4, 3), (5, 4), (20, 10)]));
         assert_eq!(
             found,
-            HashMap::from([(2, 1), (3, 1), (4, 1), (5, 1), (20, 10)])
+            Roots::from_iter([(2, 1), (3, 1), (4, 1), (5, 1), (20, 10)])
         );
     }
 }

@@ -11,6 +11,10 @@ mod symbols {
             ctx: *mut pg_sys::LogicalDecodingContext,
             record: *mut pg_sys::XLogReaderState,
         );
+        pub fn XLogReadRecord(
+            state: *mut pg_sys::XLogReaderState,
+            message: *mut *mut c_char,
+        ) -> *mut pg_sys::XLogRecord;
         pub fn read_local_xlog_page(
             state: *mut pg_sys::XLogReaderState,
             target_page: pg_sys::XLogRecPtr,
@@ -28,18 +32,24 @@ mod symbols {
     }
 }
 
-/// Decodes one record (decode.c).
+/// Decodes the record that was read (decode.c) and reads the next one, both under one guard, which costs
+/// as much as a small record. Whether there is one: if not, reading it again tells why.
 ///
 /// # Safety
-/// `ctx` must be a decoding context, `record` its reader, positioned by `XLogReadRecord`.
-pub unsafe fn process_record(
+/// `ctx` must be a decoding context, `reader` its reader, positioned by `XLogReadRecord`.
+pub unsafe fn process_and_read(
     ctx: *mut pg_sys::LogicalDecodingContext,
-    record: *mut pg_sys::XLogReaderState,
-) {
+    reader: *mut pg_sys::XLogReaderState,
+) -> bool {
+    let mut message = std::ptr::null_mut();
     // SAFETY: the caller's promise; the closure holds nothing that has a destructor.
-    unsafe {
-        pg_sys::ffi::pg_guard_ffi_boundary(|| symbols::LogicalDecodingProcessRecord(ctx, record))
-    }
+    let record = unsafe {
+        pg_sys::ffi::pg_guard_ffi_boundary(|| {
+            symbols::LogicalDecodingProcessRecord(ctx, reader);
+            symbols::XLogReadRecord(reader, &mut message)
+        })
+    };
+    !record.is_null()
 }
 
 /// Reads a WAL page, but never waits for WAL that is not flushed yet: then -1, on which

@@ -23,6 +23,8 @@ pub struct Decoder {
     ctx: *mut pg_sys::LogicalDecodingContext,
     memory: pg_sys::MemoryContext,
     position: u64,
+    /// The reader holds a record that was not decoded yet.
+    read: bool,
     standbys: Standbys,
 }
 
@@ -99,6 +101,7 @@ impl Decoder {
             ctx,
             memory,
             position,
+            read: false,
             standbys: Standbys::default(),
         }
     }
@@ -139,39 +142,48 @@ impl Decoder {
 
     /// Decodes one record; false if there is none yet that ends at or before `limit`.
     fn next(&mut self, mut sink: &mut dyn Sink, limit: u64) -> bool {
+        if !self.read {
+            self.read = self.read_first();
+        }
         // SAFETY: the context and its reader live as long as `self`. The sink pointer is set for
         // the time of the call only; an ERROR in between ends the worker, so that a dangling
         // pointer is never used. After each record the memory context is restored: on 17
         // decoding a commit leaves TopMemoryContext behind (reorderbuffer.c).
         unsafe {
             let reader = (*self.ctx).reader;
-            let mut message = std::ptr::null_mut();
-            let record = pg_sys::XLogReadRecord(reader, &mut message);
-            if record.is_null() {
-                if !message.is_null() {
-                    let message = std::ffi::CStr::from_ptr(message)
-                        .to_string_lossy()
-                        .into_owned();
-                    error!(
-                        "could not read WAL at {}: {message}",
-                        lsn_text((*reader).EndRecPtr)
-                    );
-                }
+            let end = (*reader).EndRecPtr;
+            if !self.read || end > limit {
                 return false;
             }
-            if (*reader).EndRecPtr > limit {
-                pg_sys::XLogBeginRead(reader, (*reader).ReadRecPtr);
-                return false;
-            }
-            sink.record((*reader).EndRecPtr, (*record).xl_crc);
+            sink.record(end, (*(*reader).record).header.xl_crc);
             let pointer: SinkPointer = &raw mut sink;
             (*self.ctx).output_plugin_private = pointer.cast();
-            raw::process_record(self.ctx, reader);
+            self.read = raw::process_and_read(self.ctx, reader);
             (*self.ctx).output_plugin_private = std::ptr::null_mut();
             pg_sys::CurrentMemoryContext = self.memory;
-            self.position = self.position.max((*reader).EndRecPtr);
+            self.position = self.position.max(end);
         }
         true
+    }
+
+    /// Reads a record where none could be read before; false if there is none yet.
+    fn read_first(&mut self) -> bool {
+        let mut message = std::ptr::null_mut();
+        // SAFETY: the context and its reader live as long as `self`; a message does until the next read.
+        unsafe {
+            let reader = (*self.ctx).reader;
+            let record = pg_sys::XLogReadRecord(reader, &mut message);
+            if record.is_null() && !message.is_null() {
+                let message = std::ffi::CStr::from_ptr(message)
+                    .to_string_lossy()
+                    .into_owned();
+                error!(
+                    "could not read WAL at {}: {message}",
+                    lsn_text((*reader).EndRecPtr)
+                );
+            }
+            !record.is_null()
+        }
     }
 
     /// The same, back where the slot stands.

@@ -172,7 +172,7 @@ impl Feeds {
                 generation,
                 schema: evolved.schema.clone(),
                 files: Vec::new(),
-                content: Content::Behind(None),
+                content: Content::Columns,
                 commit: RowsCommit {
                     lsn: position,
                     crc,

@@ -338,7 +338,7 @@ impl Feeds {
         write_held(held, &start.schema, &mut sort_by, &writer)?;
         let content = match (&history, &evolved) {
             (None, _) => Content::First,
-            (Some(_), Some(_)) => Content::Behind(Some(before)),
+            (Some(_), Some(_)) => Content::Behind(before),
             (Some(_), None) => Content::Instead,
         };
         let schema = evolved.unwrap_or_else(|| start.schema.clone());

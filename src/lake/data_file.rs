@@ -18,8 +18,8 @@ use crate::lake::schema::HistorySchema;
 use crate::lake::staged::StagedFile;
 use crate::lake::store::TableStore;
 
-/// Most batches that are encoded before others have their turn.
-const TURN: usize = 16;
+/// Most batches that are encoded at once: those of a whole file.
+const TURN: usize = 1024;
 
 /// A file of a table.
 pub(crate) struct NewFile {
@@ -33,7 +33,7 @@ pub(crate) struct NewFile {
 
 /// What a turn of encoding leaves.
 enum Turn {
-    Open(Encoder),
+    Open(Box<Encoder>),
     Finished(EncodedFile),
 }
 
@@ -66,7 +66,7 @@ impl NewFile {
 
     async fn encode(
         &self,
-        encoder: Option<Encoder>,
+        encoder: Option<Box<Encoder>>,
         batches: Vec<Charged<RecordBatch>>,
         last: bool,
     ) -> Result<Turn, LakeError> {
@@ -86,7 +86,7 @@ impl NewFile {
                 Some(encoder) => encoder,
                 None => {
                     let expected = expected_rows(&batches, if last { 0 } else { target });
-                    Encoder::new(&schema, &batches, expected)?
+                    Box::new(Encoder::new(&schema, &batches, expected)?)
                 }
             };
             for batch in batches {

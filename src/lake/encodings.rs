@@ -2,7 +2,7 @@
 //! for each value and is thrown away when there are too many: on columns where hardly any two values
 //! are alike it was half of what a file costs.
 
-use std::hash::BuildHasher;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
 use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::datatypes::{Decimal128Type, Float32Type, Float64Type};
@@ -97,7 +97,10 @@ impl Cost {
         let stride = values.len().div_ceil(SAMPLE).max(1);
         let mut seen = FxHashSet::default();
         let (mut looked_at, mut bytes) = (0, 0);
-        for at in (0..values.len()).step_by(stride) {
+        for first in (0..values.len()).step_by(stride) {
+            // Not at even distances, which could fall in with a period of the values.
+            let random = BuildHasherDefault::<DefaultHasher>::default().hash_one(first);
+            let at = first + (random as usize % stride).min(values.len() - 1 - first);
             if values.is_valid(at) {
                 let (hash, length) = hash(at);
                 seen.insert(hash);

@@ -12,6 +12,7 @@ use crate::lake::budget::Charged;
 use crate::lake::data_file::NewFile;
 use crate::lake::error::LakeError;
 use crate::lake::event::DataFile;
+use crate::lake::parquet::has_large_rows;
 use crate::lake::runtime::Shared;
 use crate::lake::schema::HistorySchema;
 use crate::lake::staged::StagedFile;
@@ -36,7 +37,10 @@ pub(crate) struct Held {
     schema: Option<HistorySchema>,
     /// The file that batches are added to.
     open: Option<UnboundedSender<Charged<RecordBatch>>>,
-    /// Bytes of the batches that were added to it.
+    /// Batches of large rows, with their schema. They are encoded one file at a time, and so not before
+    /// there is a whole one.
+    waiting: Option<(HistorySchema, Vec<Charged<RecordBatch>>)>,
+    /// Bytes of the batches that were added to either.
     bytes: usize,
     started: usize,
     jobs: JoinSet<Result<StoredFile, LakeError>>,
@@ -52,6 +56,7 @@ impl Held {
             table,
             schema: None,
             open: None,
+            waiting: None,
             bytes: 0,
             started: 0,
             jobs: JoinSet::new(),
@@ -72,28 +77,36 @@ impl Held {
         if batch.value.num_rows() == 0 {
             return Ok(());
         }
-        let same = self
-            .schema
-            .as_ref()
-            .is_some_and(|schema| schema.arrow() == batch.value.schema());
-        if !same {
-            self.spill();
-            self.schema = Some(if table.arrow() == batch.value.schema() {
-                table.clone()
-            } else {
-                let rows = HistorySchema::from_arrow(&batch.value.schema())?;
-                // Another one than the table's replaces it.
-                table.project(&rows).unwrap_or_else(|| rows.adopt(table))
-            });
-        }
-        self.bytes += batch.value.get_array_memory_size();
-        let open = match self.open.take() {
-            Some(open) => open,
-            None => self.begin()?,
+        let rows = batch.value.schema();
+        let same = self.schema.as_ref().filter(|own| own.arrow() == rows);
+        let schema = match same {
+            Some(schema) => schema.clone(),
+            None => {
+                self.spill();
+                match table.arrow() == rows {
+                    true => table.clone(),
+                    false => {
+                        let rows = HistorySchema::from_arrow(&rows)?;
+                        // Another one than the table's replaces it.
+                        table.project(&rows).unwrap_or_else(|| rows.adopt(table))
+                    }
+                }
+            }
         };
-        // It fails only if the file has, which is told where its task is joined.
-        let _ = open.send(batch);
-        self.open = Some(open);
+        self.schema = Some(schema.clone());
+        self.bytes += batch.value.get_array_memory_size();
+        match (&self.open, &mut self.waiting) {
+            (Some(open), _) => send(open, batch),
+            (None, Some((_, waiting))) => waiting.push(batch),
+            (None, None) if has_large_rows(std::slice::from_ref(&batch)) => {
+                self.waiting = Some((schema, vec![batch]));
+            }
+            (None, None) => {
+                let open = self.begin(schema);
+                send(&open, batch);
+                self.open = Some(open);
+            }
+        }
         if self.bytes > self.shared.config.target_file_bytes {
             self.spill();
         }
@@ -101,13 +114,12 @@ impl Held {
     }
 
     /// Begins a file, whose batches are encoded as they come.
-    fn begin(&mut self) -> Result<UnboundedSender<Charged<RecordBatch>>, LakeError> {
-        let schema = self.schema.clone();
+    fn begin(&mut self, schema: HistorySchema) -> UnboundedSender<Charged<RecordBatch>> {
         let file = NewFile {
             shared: Arc::clone(&self.shared),
             store: self.store.clone(),
             table: self.table,
-            schema: schema.ok_or_else(|| LakeError::internal("a file without a schema"))?,
+            schema,
         };
         let (open, batches) = unbounded_channel();
         let order = self.started;
@@ -120,11 +132,15 @@ impl Held {
                 staged,
             })
         });
-        Ok(open)
+        open
     }
 
     /// Ends the open file: it is stored, and no batch is added to it any more.
     pub(crate) fn spill(&mut self) {
+        if let Some((schema, waiting)) = self.waiting.take() {
+            let open = self.begin(schema);
+            waiting.into_iter().for_each(|batch| send(&open, batch));
+        }
         self.open = None;
         self.bytes = 0;
     }
@@ -167,7 +183,9 @@ impl Held {
     pub(crate) fn forget(&mut self) -> Vec<Path> {
         self.jobs.abort_all();
         self.jobs = JoinSet::new();
-        self.spill();
+        self.open = None;
+        self.waiting = None;
+        self.bytes = 0;
         self.schema = None;
         self.stored
             .drain(..)
@@ -181,6 +199,12 @@ impl Held {
         }
         Ok(())
     }
+}
+
+/// Adds a batch to a file, which it fails to be only if the file has failed: that is told where its task
+/// is joined.
+fn send(open: &UnboundedSender<Charged<RecordBatch>>, batch: Charged<RecordBatch>) {
+    let _ = open.send(batch);
 }
 
 fn finished(

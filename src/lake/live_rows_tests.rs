@@ -15,7 +15,7 @@ use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use super::*;
 use crate::lake::budget::Charged;
 use crate::lake::error::ErrorKind;
-use crate::lake::parquet::encode;
+use crate::lake::parquet::{EncodedFile, Encoder};
 use crate::lake::schema::Field;
 use crate::lake::tally::ENTRY_BYTES;
 use crate::lake::types::{ALL_TYPES, DeltaType};
@@ -223,8 +223,7 @@ impl History {
             value: batch,
             charge,
         };
-        self.put(encode(schema, vec![charged]).unwrap().content)
-            .await;
+        self.put(encode(schema, charged).content).await;
     }
 
     /// As another program would: row groups of a few rows, no statistics.
@@ -515,7 +514,7 @@ async fn large_values_come_in_small_batches() {
             value: batch(&schema, &changes, 1),
             charge: history.budget.charge(charged),
         };
-        let file = encode(&schema, vec![charged]).unwrap();
+        let file = encode(&schema, charged);
         history.put(file.content).await;
         let mut live = history.open(&schema, &[0, 1], ENOUGH).await;
         let mut rows = 0;
@@ -525,4 +524,13 @@ async fn large_values_come_in_small_batches() {
         }
         assert_eq!(rows, 300);
     }
+}
+
+fn encode(schema: &HistorySchema, batch: Charged<RecordBatch>) -> EncodedFile {
+    let batches = [batch];
+    let mut encoder = Encoder::new(schema, &batches, batches[0].value.num_rows()).unwrap();
+    for batch in batches {
+        encoder.write(batch).unwrap();
+    }
+    encoder.finish().unwrap()
 }

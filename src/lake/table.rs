@@ -45,6 +45,14 @@ struct Open {
     taken: Option<LakeError>,
 }
 
+impl Open {
+    /// A schema that the table's evolves into, with its columns mapped. Only the table itself knows for
+    /// sure how: as its own, and as those of rows that are held for the next commit.
+    fn mapped(&self, next: HistorySchema) -> HistorySchema {
+        next.mapped_after(self.evolved.as_ref().unwrap_or(&self.schema))
+    }
+}
+
 /// The task's state.
 pub(crate) struct TableTask {
     shared: Arc<Shared>,
@@ -186,10 +194,7 @@ impl TableTask {
             }
             Message::Evolve(schema) => {
                 open.held.turn();
-                // Only the table itself knows for sure how its columns are mapped: as those of the rows that
-                // are held already, should there be such.
-                let before = open.evolved.as_ref().unwrap_or(&open.schema);
-                open.evolved = Some(schema.mapped_after(before));
+                open.evolved = Some(open.mapped(schema));
             }
             Message::Clear { ticket, clear } => {
                 let schema = open.schema.clone();
@@ -407,13 +412,13 @@ impl TableTask {
         if let Some(error) = open
             .taken
             .as_ref()
-            .filter(|_| replace.content == Content::Behind(None))
+            .filter(|_| replace.content == Content::Columns)
         {
             return Err(error.clone());
         }
         self.spec.generation = replace.generation;
         let schema = match replace.content {
-            Content::Behind(_) => replace.schema.mapped_after(&open.schema),
+            Content::Behind(_) | Content::Columns => open.mapped(replace.schema),
             Content::First | Content::Instead => replace.schema.adopt(&open.schema),
         };
         let mut files = replace.files;
@@ -424,14 +429,15 @@ impl TableTask {
 
         let mut next = next_table(&open.table, &open.schema, &schema, self.spec.generation);
         let configuration = &mut next.metadata.configuration;
-        configuration.remove(GAP_PROPERTY);
         let cleared = CLEARED_PROPERTY.to_owned();
         match replace.content {
-            Content::Behind(None) => {}
-            Content::Behind(Some(sort_by)) => {
+            Content::Columns => {}
+            Content::Behind(sort_by) => {
+                configuration.remove(GAP_PROPERTY);
                 configuration.insert(cleared, sort_by.to_string());
             }
             Content::First | Content::Instead => {
+                configuration.remove(GAP_PROPERTY);
                 configuration.remove(&cleared);
             }
         }
@@ -453,7 +459,7 @@ impl TableTask {
             let attempt = Commit {
                 operation: match replace.content {
                     Content::Instead => Operation::Replace,
-                    Content::First | Content::Behind(_) => Operation::Append,
+                    Content::First | Content::Behind(_) | Content::Columns => Operation::Append,
                 },
                 actions,
                 own_app_ids: &own_app_ids,

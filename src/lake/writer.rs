@@ -84,9 +84,11 @@ pub enum Content {
     First,
     /// It comes instead of them.
     Instead,
-    /// It comes behind them. The schema is what the table's evolves into. `Some`: the last `_sort_by`
-    /// of the `delete`s for each that lived ([`HistoryWriter::clear`]), or before it if there are none.
-    Behind(Option<i64>),
+    /// It comes behind them, and behind `delete`s for each that lived ([`HistoryWriter::clear`]), the last
+    /// of which has this `_sort_by`. The schema is what the table's evolves into.
+    Behind(i64),
+    /// It is none: the table gets the columns that its own evolve into.
+    Columns,
 }
 
 /// A commit that brings a snapshot.

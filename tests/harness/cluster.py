@@ -177,6 +177,8 @@ class Cluster:
         self.data = folder / "data"
         self.log = folder / "log"
         self.settings = {**SETTINGS, **settings}
+        # Words before the server's command: a program that runs it.
+        self.under = []
         self.server = None
 
     def lay(self, template):
@@ -215,7 +217,7 @@ class Cluster:
         assert self.server is None
         with open(self.log, "ab") as log:
             self.server = subprocess.Popen(
-                [Path(pg_config("bindir")) / "postgres", "-D", self.data],
+                [*self.under, Path(pg_config("bindir")) / "postgres", "-D", self.data],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -53,7 +53,7 @@ def check_table(feed, table, mode=RESNAPSHOT, lost=()):
         return rows
     names = [field.name for field in log.schema()][:-5]
     assert names == columns(feed, table), (names, columns(feed, table))
-    check(path, rows, feed.table_rows(table))
+    check(path, rows, feed.table_rows(table), feed.shared)
     return rows
 
 
@@ -66,7 +66,7 @@ def check_evolved(feed, table, log, rows, lost=()):
     kept = [name for name in there if name not in lost]
     places = [here.index(name) for name in kept]
     narrow = [row._replace(values=tuple(row.values[place] for place in places)) for row in rows]
-    problems = log_problems(log) + order_problems(rows)
+    problems = log_problems(log) + order_problems(rows, shared=feed.shared)
     live, replay_problems = replay(narrow)
     problems += replay_problems + table_problems(live, feed.table_rows(table, without=lost))
     problems += follow(log)
@@ -121,7 +121,7 @@ def check_every_version(feed, table, mode=RESNAPSHOT, shapes=None, may_be_empty=
         assert shapes is None or names in shapes, f"version {version} has the columns {names}"
         rows = read_history(DELTA_RS, path, version=version)
         replaced = any(number <= version for number in log.replacements())
-        problems = order_problems(rows, starts_anew=replaced)
+        problems = order_problems(rows, replaced, feed.shared)
         if mode == RESNAPSHOT:
             problems += replay(rows)[1]
         if problems:

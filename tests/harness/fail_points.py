@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 from .cluster import own, pg_config
+from .waiting import wait_for
 
 FOLDER = "wal2delta_fail_points"
 
@@ -40,6 +41,8 @@ def library():
 
 class FailPoints:
     def __init__(self, cluster):
+        self.cluster = cluster
+        self._armed = {}
         self.folder = cluster.data / FOLDER
         self.folder.mkdir()
         own(self.folder)
@@ -52,8 +55,17 @@ class FailPoints:
         assert action in POINTS[point], f"{point} cannot {action}"
         draft = self.folder / f".{point}"
         draft.write_text(action)
+        self._armed[point] = (action, self.cluster.log_size())
         own(draft)
         draft.rename(self.folder / point)
+
+    def wait_until_passed(self, point):
+        """Until its action has begun; if that kills a process, until the server has started anew."""
+        wait_for(lambda: point not in self.armed(), 30, f"{point} to be passed")
+        action, since = self._armed[point]
+        ready = "database system is ready to accept connections"
+        if action == "kill":
+            wait_for(lambda: ready in self.cluster.log_text(since), 60, "the server to start anew")
 
     def armed(self):
         """The points that were armed and have not been passed since."""

@@ -3,6 +3,7 @@ connection, and the questions that tests ask again and again."""
 
 import json
 
+from . import fail_points
 from .cluster import run
 from .history import check
 from .readers import DELTA_RS, read_history
@@ -17,6 +18,8 @@ class Feed:
         self.dbname = dbname
         self.destination = destination or cluster.folder_for(f"{dbname}.{schema}")
         self.conn = cluster.connect(dbname)
+        # Where faults are injected, several workers copy a table of a few pages.
+        self.shared = fail_points.SETTINGS.items() <= cluster.settings.items()
         if create:
             self.sql(f'CREATE SCHEMA "{schema}"')
 
@@ -94,12 +97,12 @@ class Feed:
     def table_rows(self, table, **kwargs):
         return table_rows(self.cluster, f'"{self.schema}"."{table}"', self.dbname, **kwargs)
 
-    def check(self, table, reader=DELTA_RS, shared=False):
+    def check(self, table, reader=DELTA_RS):
         """Flushes, and fails unless the history replays to the table and keeps
         every rule. Nobody may be writing. Returns the history's rows."""
         self.flush()
         rows = self.rows(table, reader)
-        check(self.path(table), rows, self.table_rows(table), shared)
+        check(self.path(table), rows, self.table_rows(table), self.shared)
         return rows
 
     def events(self, table, reader=DELTA_RS):
