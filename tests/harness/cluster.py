@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psycopg
 
-from .waiting import wait_for
+from .waiting import TimedOut, wait_for
 
 # Durability against a power cut is not what these clusters test; the server's
 # own fsync would only make them slow.
@@ -100,6 +100,14 @@ def process_state(pid):
     # While a thread waits for the disk, one that has ended still holds its memory.
     gone = state in "ZX" and threads <= 1
     return None if gone else (state, int(parent))
+
+
+def process_words(pid):
+    try:
+        title = Path(f"/proc/{pid}/cmdline").read_text().strip("\0").replace("\0", " ")
+        return f"{pid} {process_state(pid)[0]} {Path(f'/proc/{pid}/wchan').read_text()}: {title}"
+    except (OSError, TypeError):
+        return f"{pid}: ended"
 
 
 class Clusters:
@@ -258,8 +266,15 @@ class Cluster:
         )
 
     def _gone(self, timeout, what):
-        wait_for(lambda: self.server.poll() is not None, timeout, what)
+        try:
+            wait_for(lambda: self.server.poll() is not None, timeout, what)
+        except TimedOut as late:
+            raise TimedOut(f"{late}; it has {self.processes()}") from None
         self.server = None
+
+    def processes(self):
+        """The server's processes in words, with the kernel function that each waits in."""
+        return [process_words(pid) for pid in [self.server.pid, *children_of(self.server.pid)]]
 
     def restart(self, mode="fast"):
         self.stop(mode)
