@@ -22,6 +22,8 @@ use crate::shared;
 const SLICE: Duration = Duration::from_millis(50);
 /// Pause of an idle loop; new WAL is found after it.
 const IDLE: Duration = Duration::from_millis(100);
+/// Pause while somebody waits, or the next commit is near.
+const SOON: Duration = Duration::from_millis(5);
 /// Time between two confirmations of the slot, and between two updates of the views.
 const CONFIRM_EVERY: Duration = Duration::from_millis(500);
 /// Looks at the catalog are not taken more often than this, unless something asks for one.
@@ -472,10 +474,14 @@ impl Worker {
 
     /// How long to wait at the end of the WAL.
     fn pause(&self, flush_asked: bool) -> Duration {
-        let unconfirmed = self.feeds.look_wanted || flush_position() > self.feeds.position;
         match self.feeds.snapshot_wait() {
             Some(wait) => wait,
-            None if unconfirmed || flush_asked => Duration::from_millis(5),
+            None if self.feeds.look_wanted || flush_asked => SOON,
+            // Sessions that write keep the processors busy: what they have written in a while is decoded at
+            // once, rather than a transaction at a time.
+            None if flush_position() > self.feeds.position => {
+                (self.feeds.shortest_interval() / 20).clamp(SOON, IDLE)
+            }
             None if self.feeds.writes() => Duration::from_millis(20),
             None => IDLE,
         }

@@ -2,6 +2,7 @@
 //! to do once it is to be committed, and what waits in memory is mostly encoded.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arrow::array::RecordBatch;
 use object_store::path::Path;
@@ -29,6 +30,8 @@ pub(crate) struct NewFile {
     pub table: u32,
     /// The schema of its batches, as the table will have it.
     pub schema: HistorySchema,
+    /// Bytes of batches that are not encoded yet; counted down here.
+    pub backlog: Arc<AtomicUsize>,
 }
 
 /// What a turn of encoding leaves.
@@ -79,7 +82,7 @@ impl NewFile {
         let _permit = permit
             .await
             .map_err(|error| LakeError::internal(error.to_string()))?;
-        let schema = self.schema.clone();
+        let (schema, backlog) = (self.schema.clone(), Arc::clone(&self.backlog));
         let target = self.shared.config.target_file_bytes;
         let work = move || {
             let mut encoder = match encoder {
@@ -90,7 +93,9 @@ impl NewFile {
                 }
             };
             for batch in batches {
+                let bytes = batch.charge.bytes();
                 encoder.write(batch)?;
+                backlog.fetch_sub(bytes, Ordering::Relaxed);
             }
             Ok(match last {
                 true => Turn::Finished(encoder.finish()?),

@@ -2,6 +2,7 @@
 //! are being stored, files stored. It never touches the log.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arrow::array::RecordBatch;
 use object_store::path::Path;
@@ -17,6 +18,9 @@ use crate::lake::runtime::Shared;
 use crate::lake::schema::HistorySchema;
 use crate::lake::staged::StagedFile;
 use crate::lake::store::TableStore;
+
+/// Bytes that wait to be encoded for one file.
+const MOST_BACKLOG: usize = 48 << 20;
 
 /// A stored file and its place among the others.
 #[derive(Debug)]
@@ -36,7 +40,7 @@ pub(crate) struct Held {
     /// The schema of the batches of the open file, as the table will have it.
     schema: Option<HistorySchema>,
     /// The file that batches are added to.
-    open: Option<UnboundedSender<Charged<RecordBatch>>>,
+    open: Option<OpenFile>,
     /// Batches of large rows, with their schema. They are encoded one file at a time, and so not before
     /// there is a whole one.
     waiting: Option<(HistorySchema, Vec<Charged<RecordBatch>>)>,
@@ -96,14 +100,20 @@ impl Held {
         self.schema = Some(schema.clone());
         self.bytes += batch.value.get_array_memory_size();
         match (&self.open, &mut self.waiting) {
-            (Some(open), _) => send(open, batch),
+            (Some(open), _) => {
+                let lags = open.add(batch);
+                if lags {
+                    // The next one is encoded beside it.
+                    self.spill();
+                }
+            }
             (None, Some((_, waiting))) => waiting.push(batch),
             (None, None) if has_large_rows(std::slice::from_ref(&batch)) => {
                 self.waiting = Some((schema, vec![batch]));
             }
             (None, None) => {
                 let open = self.begin(schema);
-                send(&open, batch);
+                open.add(batch);
                 self.open = Some(open);
             }
         }
@@ -114,14 +124,16 @@ impl Held {
     }
 
     /// Begins a file, whose batches are encoded as they come.
-    fn begin(&mut self, schema: HistorySchema) -> UnboundedSender<Charged<RecordBatch>> {
+    fn begin(&mut self, schema: HistorySchema) -> OpenFile {
+        let backlog = Arc::new(AtomicUsize::new(0));
         let file = NewFile {
             shared: Arc::clone(&self.shared),
             store: self.store.clone(),
             table: self.table,
             schema,
+            backlog: Arc::clone(&backlog),
         };
-        let (open, batches) = unbounded_channel();
+        let (sender, batches) = unbounded_channel();
         let order = self.started;
         self.started += 1;
         self.jobs.spawn(async move {
@@ -132,14 +144,19 @@ impl Held {
                 staged,
             })
         });
-        open
+        OpenFile {
+            batches: sender,
+            backlog,
+        }
     }
 
     /// Ends the open file: it is stored, and no batch is added to it any more.
     pub(crate) fn spill(&mut self) {
         if let Some((schema, waiting)) = self.waiting.take() {
             let open = self.begin(schema);
-            waiting.into_iter().for_each(|batch| send(&open, batch));
+            for batch in waiting {
+                open.add(batch);
+            }
         }
         self.open = None;
         self.bytes = 0;
@@ -201,10 +218,23 @@ impl Held {
     }
 }
 
-/// Adds a batch to a file, which it fails to be only if the file has failed: that is told where its task
-/// is joined.
-fn send(open: &UnboundedSender<Charged<RecordBatch>>, batch: Charged<RecordBatch>) {
-    let _ = open.send(batch);
+/// A file that batches are added to.
+#[derive(Debug)]
+struct OpenFile {
+    batches: UnboundedSender<Charged<RecordBatch>>,
+    /// Bytes of batches that were not encoded yet.
+    backlog: Arc<AtomicUsize>,
+}
+
+impl OpenFile {
+    /// Adds a batch; whether more wait than one encoder should have before it.
+    fn add(&self, batch: Charged<RecordBatch>) -> bool {
+        let bytes = batch.charge.bytes();
+        let backlog = self.backlog.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        // It fails only if the file has failed, which is told where its task is joined.
+        let _ = self.batches.send(batch);
+        backlog > MOST_BACKLOG
+    }
 }
 
 fn finished(
