@@ -50,17 +50,20 @@ impl NewFile {
         mut batches: UnboundedReceiver<Charged<RecordBatch>>,
     ) -> Result<(DataFile, StagedFile), LakeError> {
         let mut encoder = None;
-        // What the encoder holds counts until the file's content, which is counted then, is there.
-        let mut _charge = self.shared.budget.charge(0);
+        let mut charge = None;
         loop {
             let mut turn = Vec::new();
             batches.recv_many(&mut turn, TURN).await;
             // Nothing was received only if nothing can be.
             let last = turn.is_empty() || (batches.is_closed() && batches.is_empty());
             match self.encode(encoder.take(), turn, last).await? {
-                Turn::Finished(file) => return self.store(file).await,
+                Turn::Finished(file) => {
+                    // It is counted as content from now on.
+                    drop(charge);
+                    return self.store(file).await;
+                }
                 Turn::Open(open) => {
-                    _charge = self.shared.budget.charge(open.bytes());
+                    charge = Some(self.shared.budget.charge(open.bytes()));
                     encoder = Some(open);
                 }
             }
