@@ -130,6 +130,18 @@ pub struct Lane {
     pub error: Text<512>,
 }
 
+impl Lane {
+    /// A job for this table is there.
+    pub fn want(&mut self, table: u32) {
+        self.table = table;
+        self.rows_done = 0;
+        self.rows_total = 0;
+        self.staged_bytes = 0;
+        self.error.set("");
+        self.state = LaneState::Wanted;
+    }
+}
+
 /// What `wal2delta.tables` shows of one table.
 #[derive(Clone, Copy)]
 #[repr(C)]

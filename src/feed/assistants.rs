@@ -8,12 +8,13 @@ use std::time::Duration;
 use super::copier::{Common, Copier, Place};
 use super::copy_table::{lock_free, open};
 use super::job::{Answer, Assist, Files, Job};
+use super::lanes::start_worker;
 use super::scan::{Chunk, Part, chunks};
 use super::snapshot_worker::End;
 use super::waiters::Waiters;
 use crate::columns::Shape;
 use crate::lake::{HistorySchema, Lake, Target};
-use crate::process::{self, Handle, Restart};
+use crate::process::{self, Handle};
 use crate::settings;
 use crate::shared::{self, LaneState};
 
@@ -76,15 +77,9 @@ impl Assistants {
         };
         for lane in lanes {
             let files = Files::of(job.database, lane);
-            let worker = process::describe(
-                &format!("wal2delta snapshot worker {}", job.database),
-                "wal2delta_snapshot_main",
-                lane as u32,
-                Restart::Never,
-                process::my_pid(),
-            );
             let written = files.write_job(&job);
-            match written.ok().and_then(|()| Handle::start(worker)) {
+            let started = written.ok().and_then(|()| start_worker(job.database, lane));
+            match started {
                 Some(handle) => assistants.working.push(Assistant {
                     lane,
                     files,
@@ -178,12 +173,7 @@ fn reserve(job: &Job, leader: usize, most: usize) -> Vec<usize> {
         .map(|(index, lane)| {
             lane.database = job.database;
             lane.owner_pid = process::my_pid();
-            lane.table = job.table;
-            lane.rows_done = 0;
-            lane.rows_total = 0;
-            lane.staged_bytes = 0;
-            lane.error.set("");
-            lane.state = LaneState::Wanted;
+            lane.want(job.table);
             index
         })
         .collect()
@@ -224,14 +214,8 @@ pub(super) fn assist(
     let Some(locked) = lock_free(job.table, &storages)? else {
         return answer(files, &Answer::nothing(job.sort_by));
     };
-    let owner = {
-        let mut state = shared::lock();
-        let entry = &mut state.lanes[lane];
-        if entry.state != LaneState::Wanted {
-            return answer(files, &Answer::nothing(job.sort_by));
-        }
-        entry.state = LaneState::Copying;
-        entry.owner_pid
+    let Some(owner) = begin(lane) else {
+        return answer(files, &Answer::nothing(job.sort_by));
     };
     let name = std::ffi::CString::new(assist.snapshot.as_str())
         .map_err(|_| End::Failed("the name of a snapshot has a zero byte".into()))?;
@@ -275,6 +259,17 @@ pub(super) fn assist(
     let copied = copier.finish()?;
     locked.release();
     answer(files, &copied)
+}
+
+/// Says that this process copies now, and for which one; `None`: it is not wanted any more.
+fn begin(lane: usize) -> Option<i32> {
+    let mut state = shared::lock();
+    let entry = &mut state.lanes[lane];
+    if entry.state != LaneState::Wanted {
+        return None;
+    }
+    entry.state = LaneState::Copying;
+    Some(entry.owner_pid)
 }
 
 fn answer(files: &Files, answer: &Answer) -> Result<(), End> {

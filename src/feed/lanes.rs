@@ -73,26 +73,10 @@ impl Lanes {
         if Files::of(self.database, lane.index).write_job(job).is_err() {
             return None;
         }
-        {
-            let mut state = shared::lock();
-            let entry = &mut state.lanes[lane.index];
-            entry.table = job.table;
-            entry.rows_done = 0;
-            entry.rows_total = 0;
-            entry.staged_bytes = 0;
-            entry.error.set("");
-            entry.state = LaneState::Wanted;
-        }
+        shared::lock().lanes[lane.index].want(job.table);
         lane.table = Some(job.table);
         if lane.handle.as_ref().is_none_or(Handle::stopped) {
-            let worker = process::describe(
-                &format!("wal2delta snapshot worker {}", self.database),
-                "wal2delta_snapshot_main",
-                lane.index as u32,
-                Restart::Never,
-                process::my_pid(),
-            );
-            lane.handle = Handle::start(worker);
+            lane.handle = start_worker(self.database, lane.index);
         } else {
             let pid = shared::lock().lanes[lane.index].worker_pid;
             shared::wake(pid);
@@ -188,4 +172,15 @@ impl Lanes {
         }
         self.lanes.retain(|lane| lane.table.is_some());
     }
+}
+
+/// Starts a snapshot worker in a lane of this process; `None` if the cluster has no place for one.
+pub(super) fn start_worker(database: u32, lane: usize) -> Option<Handle> {
+    Handle::start(process::describe(
+        &format!("wal2delta snapshot worker {database}"),
+        "wal2delta_snapshot_main",
+        lane as u32,
+        Restart::Never,
+        process::my_pid(),
+    ))
 }
