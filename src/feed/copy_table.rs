@@ -11,8 +11,8 @@ use crate::columns::{self, Change, Encoding, Layout, Origin, Rows, Shape};
 use crate::decode::insert_position;
 use crate::fail_point;
 use crate::lake::{
-    Believed, Charged, DataFile, Destination, Event, HistorySchema, HistoryWriter, Lake, OpenTable,
-    Source, Target,
+    Believed, Charged, DataFile, Event, HistorySchema, HistoryWriter, Lake, OpenTable, Source,
+    Target,
 };
 use crate::process;
 use crate::shared::{self, LaneState};
@@ -396,7 +396,7 @@ fn open(
     schema: &HistorySchema,
     lock: &mut Waiters,
 ) -> Result<(HistoryWriter, String), End> {
-    let destination = Destination::parse(&job.destination).map_err(|error| error.to_string())?;
+    let destination = job.destination().map_err(|error| error.with_remedy())?;
     let writer = lake.open(OpenTable {
         table: job.table,
         source: Source {

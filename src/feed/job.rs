@@ -8,7 +8,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::lake::{DataFile, Field};
+use crate::foreign_server;
+use crate::lake::{DataFile, Destination, Field, LakeError};
 
 /// The server's folder for temporary files, relative to the data directory, where every server
 /// process works.
@@ -29,6 +30,11 @@ pub struct Job {
     pub homes: Vec<String>,
     /// Destination in canonical form.
     pub destination: String,
+    /// The foreign server that says how it is reached, if there is one. What is secret is not written
+    /// down: the snapshot worker reads it for itself.
+    pub server: Option<u32>,
+    /// The role whose user mapping counts.
+    pub role: u32,
     /// Folder of a history table that is there already.
     pub folder: Option<String>,
     /// `_pg_lsn` of the rows: at or below every commit that the snapshot will not see.
@@ -39,6 +45,14 @@ pub struct Job {
     pub patience_ms: u64,
     /// The history is kept: its columns follow those of the copy.
     pub evolves: bool,
+}
+
+impl Job {
+    /// The destination, reached as the catalog says now. In a transaction.
+    pub fn destination(&self) -> Result<Destination, LakeError> {
+        let access = foreign_server::access(&self.destination, self.server, self.role);
+        Destination::open(&self.destination, access)
+    }
 }
 
 /// What the snapshot worker says once it has its snapshot, before it copies.

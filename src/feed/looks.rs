@@ -75,13 +75,28 @@ impl Feeds {
         }
         let pauses = row.paused && !feed.row.paused;
         let resumes = feed.row.paused && !row.paused;
+        let access = row.access.clone();
+        // Where it was reached last is what another place is told from.
+        let elsewhere = !access.same_place(&feed.row.access);
+        if access.is_refused() {
+            row.access = feed.row.access.clone();
+        }
         feed.row = row;
+        // Another endpoint may be another store: what it holds has to be read first.
+        let renewed = !elsewhere && feed.destination.renew(access);
         let evolves = feed.evolves();
         let tables = self.tables.values_mut();
         for table in tables.filter(|table| table.namespace == namespace) {
             table.compare |= table.evolves != evolves;
             table.evolves = evolves;
         }
+        self.redecode |= elsewhere;
+        if renewed {
+            self.retry_now(namespace);
+        }
+        let Some(feed) = self.feeds.get_mut(&namespace) else {
+            return;
+        };
         if pauses && !matches!(feed.halt, Some(Halt::Copied)) {
             let since = feed.halt.as_ref().and_then(Halt::since);
             feed.halt = Some(Halt::Paused {
@@ -226,7 +241,7 @@ impl Feeds {
             process::wait(Duration::from_millis(20));
         }
         self.leaving.retain(|table| !mine(table));
-        let destination = match Destination::parse(&row.destination) {
+        let destination = match Destination::open(&row.destination, row.access.clone()) {
             Ok(destination) => destination,
             Err(error) => {
                 warning!("feed of schema with OID {namespace} cannot start: {error}");

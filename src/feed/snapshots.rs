@@ -101,6 +101,8 @@ impl Feeds {
             generation: table.generation,
             homes: feed.row.homes.clone(),
             destination: feed.row.destination.clone(),
+            server: feed.row.server,
+            role: feed.row.role,
             folder: history.map(|history| history.folder.clone()),
             lsn: self.position,
             sort_by: snapshot.last_sort_by(),

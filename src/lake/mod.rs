@@ -2,20 +2,27 @@
 //! Postgres: nothing in here may call it, and nothing in here blocks the thread that uses it,
 //! except where a function says so. The door is [`Lake`].
 
+mod access;
 mod actions;
+mod answer;
+mod ask;
+mod bucket;
 pub mod budget;
 mod checkpoint;
 mod clear;
 mod commit;
+mod connection;
 mod create;
 mod data_reader;
 pub mod destination;
 pub mod error;
 mod event;
 mod evolve;
+mod folder;
 mod held;
 mod live_rows;
 mod local;
+mod location;
 mod log;
 mod mapping;
 mod memory;
@@ -40,6 +47,8 @@ mod writers;
 #[cfg(test)]
 mod tests;
 
+pub use access::{Access, OptionError, OptionPlace, OptionValues, check_options};
+pub use ask::{Asked, ask};
 pub use budget::{Budget, Charge, Charged};
 pub use destination::{Destination, folder_name};
 pub use error::{ErrorKind, LakeError, Retry};
