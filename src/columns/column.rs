@@ -190,6 +190,12 @@ impl Strings {
         self.0.push(value.as_bytes())
     }
 
+    /// Appends ASCII text.
+    pub fn push_ascii(&mut self, value: &[u8]) -> Result<usize, Fault> {
+        debug_assert!(value.is_ascii());
+        self.0.push(value)
+    }
+
     pub fn push_null(&mut self) -> usize {
         self.0.push_null()
     }

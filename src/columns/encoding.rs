@@ -54,6 +54,11 @@ impl Encoding {
     /// # Safety
     /// As for [`Encoding::convert`].
     pub(super) unsafe fn push(self, bytes: &[u8], onto: &mut Strings) -> Result<usize, Fault> {
+        // Most text; no look-up, and a faster pass than the one that tells UTF-8. In every server encoding
+        // bytes below 128 are ASCII (pg_wchar.h).
+        if bytes.is_ascii() {
+            return onto.push_ascii(bytes);
+        }
         // SAFETY: as the caller vouches.
         let (bytes, replaced) = unsafe { self.convert(bytes) };
         let text = std::str::from_utf8(&bytes);
@@ -81,7 +86,6 @@ impl Encoding {
     /// # Safety
     /// On the main thread, in a transaction (the conversion is looked up in the catalog).
     unsafe fn convert(self, bytes: &[u8]) -> (Cow<'_, [u8]>, bool) {
-        // In every server encoding bytes below 128 are ASCII (pg_wchar.h).
         if self == Encoding::Utf8 || bytes.is_ascii() {
             return (Cow::Borrowed(bytes), false);
         }

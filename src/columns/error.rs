@@ -43,6 +43,9 @@ pub enum Fault {
     /// A numeric that its own declared precision and scale cannot hold.
     #[error("numeric value does not fit its declared precision and scale")]
     Decimal,
+    /// A jsonb whose stored form is damaged.
+    #[error("the stored bytes are no jsonb")]
+    Jsonb,
     /// The catalog has no such enum value.
     #[error("no label for enum value with OID {0}")]
     EnumLabel(u32),

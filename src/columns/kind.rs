@@ -9,6 +9,7 @@ use super::datetime::{Date, Timestamp, TimestampNtz};
 use super::decimal::{self, Decimal};
 use super::encoding::Encoding;
 use super::enumeration::Enum;
+use super::jsonb::Jsonb;
 use super::numbers::{Double, Float, Integer, Long, Short};
 use super::numeric_text::NumericText;
 use super::output::Output;
@@ -39,6 +40,7 @@ pub(super) enum Kind {
     Name,
     Uuid,
     Bytea,
+    Jsonb,
     Enum,
     /// Any other type: as its output function writes it.
     Output(pg_sys::Oid),
@@ -88,6 +90,7 @@ impl Kind {
             pg_sys::NAMEOID => Kind::Name,
             pg_sys::UUIDOID => Kind::Uuid,
             pg_sys::BYTEAOID => Kind::Bytea,
+            pg_sys::JSONBOID => Kind::Jsonb,
             // initdb gives OIDs from here on (transam.h).
             other if other.to_u32() < pg_sys::FirstGenbkiObjectId => Kind::Output(other),
             _ => return None,
@@ -112,6 +115,7 @@ impl Kind {
             | Kind::Text
             | Kind::Name
             | Kind::Uuid
+            | Kind::Jsonb
             | Kind::Enum
             | Kind::Output(_) => DeltaType::String,
         }
@@ -127,13 +131,14 @@ impl Kind {
 
     /// Does writing such a value need an output function?
     pub fn needs_function(self) -> bool {
-        self.output().is_some()
+        matches!(self, Kind::Output(_))
     }
 
-    /// The type whose output function writes such a value, if it needs one.
+    /// The type that such a value is written as the text of, where others are written as text too.
     pub fn output(self) -> Option<u32> {
         match self {
             Kind::Output(typid) => Some(typid.to_u32()),
+            Kind::Jsonb => Some(pg_sys::JSONBOID.to_u32()),
             _ => None,
         }
     }
@@ -163,6 +168,7 @@ impl Kind {
             Kind::Name => Box::new(Name::new(encoding)),
             Kind::Uuid => Box::new(Uuid::new()),
             Kind::Bytea => Box::new(Bytea::new()),
+            Kind::Jsonb => Box::new(Jsonb::new(encoding)),
             // SAFETY: as the caller vouches.
             Kind::Enum => Box::new(unsafe { Enum::new(encoding) }),
             // SAFETY: as the caller vouches.

@@ -14,6 +14,7 @@ mod decimal;
 mod encoding;
 mod enumeration;
 mod error;
+mod jsonb;
 mod kind;
 mod memory;
 mod numbers;

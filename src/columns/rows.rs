@@ -214,6 +214,20 @@ impl Rows {
     }
 }
 
+/// Without pgrx's guard, which costs as much as a short row: an ERROR would jump over Rust frames.
+mod unguarded {
+    use super::{Datum, pg_sys};
+
+    unsafe extern "C-unwind" {
+        pub fn heap_deform_tuple(
+            tuple: pg_sys::HeapTuple,
+            descriptor: pg_sys::TupleDesc,
+            values: *mut Datum,
+            nulls: *mut bool,
+        );
+    }
+}
+
 /// A tuple's values, in arrays that are used again for each tuple.
 #[derive(Default)]
 struct Values {
@@ -231,15 +245,17 @@ impl Values {
             self.datums.resize(natts, Datum::null());
             self.nulls.resize(natts, true);
         }
-        // SAFETY: there is a place for each attribute. Values that a tuple is too short for (ADD COLUMN with a
-        // constant default) come from the descriptor.
+        // SAFETY: there is a place for each attribute. Values that a tuple is too short for (ADD COLUMN
+        // with a constant default) come from the descriptor, which allocates; without them nothing in
+        // heaptuple.c raises an error, so that the call needs no guard. There is one for each row.
         unsafe {
-            pg_sys::heap_deform_tuple(
-                tuple,
-                tupdesc,
-                self.datums.as_mut_ptr(),
-                self.nulls.as_mut_ptr(),
-            );
+            let (datums, nulls) = (self.datums.as_mut_ptr(), self.nulls.as_mut_ptr());
+            let stored = (*(*tuple).t_data).t_infomask2 as u32 & pg_sys::HEAP_NATTS_MASK;
+            if stored as usize >= natts {
+                unguarded::heap_deform_tuple(tuple, tupdesc, datums, nulls);
+            } else {
+                pg_sys::heap_deform_tuple(tuple, tupdesc, datums, nulls);
+            }
         }
     }
 

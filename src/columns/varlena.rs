@@ -2,7 +2,8 @@
 
 use pgrx::pg_sys::{self, Datum};
 use pgrx::varlena::{
-    varatt_is_1b_e, varatt_is_4b_c, vardata_1b_e, vardata_any, varsize_any_exhdr, vartag_1b_e,
+    varatt_is_1b_e, varatt_is_4b_c, varatt_is_4b_u, vardata_1b_e, vardata_any, varsize_4b,
+    varsize_any_exhdr, vartag_1b_e,
 };
 
 /// Is this a pointer into the TOAST table? In an update's new tuple that means: unchanged, and
@@ -41,4 +42,14 @@ pub(super) unsafe fn payload<'a>(datum: Datum) -> &'a [u8] {
         }
         std::slice::from_raw_parts(vardata_any(value).cast(), varsize_any_exhdr(value))
     }
+}
+
+/// What follows the length word of an uncompressed value that is part of another one, where it has
+/// four bytes. `None`: there is no such value.
+pub(super) fn embedded(bytes: &[u8]) -> Option<&[u8]> {
+    const HEADER: usize = size_of::<u32>();
+    let value = bytes.first_chunk::<HEADER>()?.as_ptr().cast();
+    // SAFETY: there are as many bytes as the length word has; the macros read no others.
+    let size = unsafe { varatt_is_4b_u(value).then(|| varsize_4b(value)) }?;
+    bytes.get(HEADER..size)
 }

@@ -2,6 +2,7 @@
 //! decoded. Only leaves have rows; to a reader of changes they are rows of the root.
 
 use pgrx::pg_sys;
+use rustc_hash::FxHashMap;
 use std::cell::RefCell;
 use std::collections::HashMap;
 
@@ -22,8 +23,8 @@ struct Inherits {
     detach_pending: bool,
 }
 
-/// Partitions, each with the root of its tree.
-pub type Roots = HashMap<u32, u32>;
+/// Partitions, each with the root of its tree. Looked up for each change.
+pub type Roots = FxHashMap<u32, u32>;
 
 /// The roots of partitions that had changes, and the count of invalidations at which they were looked
 /// up.

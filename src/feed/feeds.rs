@@ -3,6 +3,8 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
+use rustc_hash::FxHashMap;
+
 use super::catalog::{FeedRow, Resync};
 use super::commits::Searches;
 use super::lanes::Lanes;
@@ -92,7 +94,7 @@ pub struct Feeds {
     /// Feeds by schema.
     pub feeds: HashMap<u32, Feed>,
     /// Their tables.
-    pub tables: HashMap<u32, Table>,
+    pub tables: FxHashMap<u32, Table>,
     /// `wal2delta.feeds`; a change of it starts or stops a feed.
     pub feeds_relation: u32,
     /// `wal2delta.resyncs`; a change of it asks for a new snapshot of a table.
@@ -173,7 +175,7 @@ impl Feeds {
             home,
             lake,
             feeds: HashMap::new(),
-            tables: HashMap::new(),
+            tables: FxHashMap::default(),
             feeds_relation: 0,
             resyncs_relation: 0,
             resyncs: HashMap::new(),

@@ -432,7 +432,7 @@ impl Stream {
             return Outcome::Failed(error.to_string());
         }
         self.has_rows = true;
-        let pending = self.pending.get_or_insert(Pending {
+        let pending = self.pending.get_or_insert_with(|| Pending {
             first: transaction.commit_lsn,
             last_end: transaction.end_lsn,
             last_crc: transaction.crc,

@@ -1,19 +1,18 @@
-//! What a table holds that is not in its Delta log yet: record batches in memory, files being
-//! encoded, files stored. It never touches the log.
+//! What a table holds that is not in its Delta log yet: a file that batches are added to, files that
+//! are being stored, files stored. It never touches the log.
 
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use object_store::path::Path;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::task::JoinSet;
-use uuid::Uuid;
 
 use crate::lake::budget::Charged;
+use crate::lake::data_file::NewFile;
 use crate::lake::error::LakeError;
 use crate::lake::event::DataFile;
-use crate::lake::log::now_ms;
-use crate::lake::parquet::{encode, has_large_rows};
-use crate::lake::runtime::{ENCODERS, Shared};
+use crate::lake::runtime::Shared;
 use crate::lake::schema::HistorySchema;
 use crate::lake::staged::StagedFile;
 use crate::lake::store::TableStore;
@@ -33,9 +32,11 @@ pub(crate) struct Held {
     store: TableStore,
     /// The source table's oid.
     table: u32,
-    /// The schema of the batches held, as the table will have it.
+    /// The schema of the batches of the open file, as the table will have it.
     schema: Option<HistorySchema>,
-    batches: Vec<Charged<RecordBatch>>,
+    /// The file that batches are added to.
+    open: Option<UnboundedSender<Charged<RecordBatch>>>,
+    /// Bytes of the batches that were added to it.
     bytes: usize,
     started: usize,
     jobs: JoinSet<Result<StoredFile, LakeError>>,
@@ -50,7 +51,7 @@ impl Held {
             store,
             table,
             schema: None,
-            batches: Vec::new(),
+            open: None,
             bytes: 0,
             started: 0,
             jobs: JoinSet::new(),
@@ -86,28 +87,46 @@ impl Held {
             });
         }
         self.bytes += batch.value.get_array_memory_size();
-        self.batches.push(batch);
+        let open = match self.open.take() {
+            Some(open) => open,
+            None => self.begin()?,
+        };
+        // It fails only if the file has, which is told where its task is joined.
+        let _ = open.send(batch);
+        self.open = Some(open);
         if self.bytes > self.shared.config.target_file_bytes {
             self.spill();
         }
         Ok(())
     }
 
-    /// Begins to encode and store what is held in memory.
-    pub(crate) fn spill(&mut self) {
-        let Some(schema) = &self.schema else { return };
-        if self.batches.is_empty() {
-            return;
-        }
-        let (shared, store, schema) =
-            (Arc::clone(&self.shared), self.store.clone(), schema.clone());
-        let batches = std::mem::take(&mut self.batches);
+    /// Begins a file, whose batches are encoded as they come.
+    fn begin(&mut self) -> Result<UnboundedSender<Charged<RecordBatch>>, LakeError> {
+        let schema = self.schema.clone();
+        let file = NewFile {
+            shared: Arc::clone(&self.shared),
+            store: self.store.clone(),
+            table: self.table,
+            schema: schema.ok_or_else(|| LakeError::internal("a file without a schema"))?,
+        };
+        let (open, batches) = unbounded_channel();
         let order = self.started;
         self.started += 1;
+        self.jobs.spawn(async move {
+            let (file, staged) = file.write(batches).await?;
+            Ok(StoredFile {
+                order,
+                file,
+                staged,
+            })
+        });
+        Ok(open)
+    }
+
+    /// Ends the open file: it is stored, and no batch is added to it any more.
+    pub(crate) fn spill(&mut self) {
+        self.open = None;
         self.bytes = 0;
-        let table = self.table;
-        self.jobs
-            .spawn(async move { store_file(&shared, &store, table, schema, order, batches).await });
     }
 
     /// What comes now is of another schema, even if it looks alike: a column of the same name and type
@@ -117,7 +136,7 @@ impl Held {
         self.schema = None;
     }
 
-    /// Stores everything that is in memory, and waits until that is done.
+    /// Ends the open file, and waits until everything is stored.
     ///
     /// # Errors
     /// If a file could not be stored.
@@ -148,8 +167,7 @@ impl Held {
     pub(crate) fn forget(&mut self) -> Vec<Path> {
         self.jobs.abort_all();
         self.jobs = JoinSet::new();
-        self.batches.clear();
-        self.bytes = 0;
+        self.spill();
         self.schema = None;
         self.stored
             .drain(..)
@@ -169,52 +187,4 @@ fn finished(
     done: Result<Result<StoredFile, LakeError>, tokio::task::JoinError>,
 ) -> Result<StoredFile, LakeError> {
     done.map_err(|error| LakeError::internal(format!("writing a data file failed: {error}")))?
-}
-
-async fn store_file(
-    shared: &Shared,
-    store: &TableStore,
-    table: u32,
-    schema: HistorySchema,
-    order: usize,
-    batches: Vec<Charged<RecordBatch>>,
-) -> Result<StoredFile, LakeError> {
-    // Large values take their size several times over while they are encoded: one file at a time.
-    let permits = if has_large_rows(&batches) {
-        ENCODERS
-    } else {
-        1
-    };
-    let permit = shared
-        .encoders
-        .acquire_many(permits)
-        .await
-        .map_err(|error| LakeError::internal(error.to_string()))?;
-    let layout = schema.layout();
-    let encoded = tokio::task::spawn_blocking(move || encode(&schema, batches))
-        .await
-        .map_err(|error| LakeError::internal(format!("encoding a data file failed: {error}")))?;
-    drop(permit);
-    let encoded = encoded?;
-    let _charge = shared.budget.charge(encoded.content.len());
-    // A name of this form needs no URL encoding in the log.
-    let path = format!("part-{}.zstd.parquet", Uuid::new_v4());
-    let size = encoded.content.len() as u64;
-    let staged = shared.staged.add(table, size)?;
-    store
-        .put_data(&Path::from(path.as_str()), encoded.content)
-        .await?;
-    let file = DataFile {
-        path,
-        size,
-        rows: encoded.rows,
-        modification_time_ms: now_ms(),
-        stats: encoded.stats,
-        layout,
-    };
-    Ok(StoredFile {
-        order,
-        file,
-        staged,
-    })
 }
