@@ -250,6 +250,7 @@ GRANT USAGE ON SCHEMA wal2delta TO PUBLIC;
 GRANT SELECT ON wal2delta.full_schemas TO PUBLIC;
 
 REVOKE ALL ON FUNCTION
+    wal2delta.check_lake_options(text[], oid),
     wal2delta.start(name, text, jsonb), wal2delta.stop(name), wal2delta.pause(name),
     wal2delta.resume(name), wal2delta.alter(name, jsonb), wal2delta.resync(regclass), wal2delta.flush(interval),
     wal2delta.check(), wal2delta.table_states(), wal2delta.feed_error(),

@@ -1,12 +1,15 @@
 """Feeds to an S3 server: what is promised of a disk holds for it too, whatever the store does."""
 
+import random
 import re
+import threading
+import time
 import zlib
+from pathlib import Path
 
 import pytest
 from harness.fault_proxy import CLOCK_IS_OFF, FORBIDDEN, NO_BUCKET, SLOW_DOWN, FaultProxy
 from harness.stores import KEY, SECRET, S3Server, StoredFeed, alter_mapping, create_mapping, create_server
-from harness.waiting import wait_for
 
 
 @pytest.fixture(scope="session")
@@ -200,6 +203,71 @@ def test_restart_while_the_store_is_away(shop, proxy, cluster):
     shop.check("t")
 
 
+def test_restart_with_a_slow_store(shop, proxy, cluster):
+    """Each request takes a second, each table several of them one after the other."""
+    tables = [f"t{n}" for n in range(12)]
+    for name in tables:
+        shop.table(f"{name} (i int)")
+        shop.sql(f"INSERT INTO {name} VALUES (1)")
+    shop.start()
+    shop.flush()
+    slow = proxy.fail(delay=1)
+    for name in tables:
+        shop.sql(f"INSERT INTO {name} VALUES (2)")
+    cluster.terminate_feed_worker()
+    shop.flush("170 s")
+    slow.delay = 0
+    for name in tables:
+        assert len(shop.check(name)) == 2
+
+
+def test_random_faults(shop, proxy, cluster, seed):
+    """Sessions write while the store fails at random and workers end."""
+    print(f"--seed {seed}")
+    dice = random.Random(seed)
+    shop.start()
+    fill(shop, 1, 50)
+    end = time.monotonic() + 30
+
+    def write(number):
+        own = random.Random(seed + number)
+        with shop.session() as conn:
+            while time.monotonic() < end:
+                key = own.randrange(300)
+                conn.execute(
+                    "INSERT INTO t VALUES (%s, 'new') ON CONFLICT (i) DO UPDATE SET v = t.v || 'x'", [key]
+                )
+                if own.random() < 0.2:
+                    conn.execute("DELETE FROM t WHERE i = %s", [own.randrange(300)])
+                time.sleep(0.005)
+
+    writers = [threading.Thread(target=write, args=(number,)) for number in range(3)]
+    for writer in writers:
+        writer.start()
+    while time.monotonic() < end:
+        kind = dice.choice(["lost", "lost commit", "reset", "error", "slow down", "delay", "terminate"])
+        if kind == "lost":
+            proxy.fail(r"PUT|POST", times=dice.randrange(1, 4), lost=True)
+        elif kind == "lost commit":
+            proxy.fail(r"PUT .*\.json", times=dice.randrange(1, 4), lost=True)
+        elif kind == "reset":
+            proxy.fail(times=dice.randrange(1, 6), reset=True)
+        elif kind == "error":
+            proxy.fail(times=dice.randrange(1, 8), answer=(500, "InternalError", "try again"))
+        elif kind == "slow down":
+            proxy.fail(times=dice.randrange(1, 20), answer=SLOW_DOWN)
+        elif kind == "delay":
+            proxy.fail(times=dice.randrange(1, 10), delay=0.5)
+        elif cluster.feed_worker():
+            cluster.terminate_feed_worker()
+        time.sleep(dice.random() * 1.5)
+    for writer in writers:
+        writer.join()
+    proxy.mend()
+    shop.wait_for_status("t", "STREAMING", 90)
+    shop.check("t")
+
+
 # --- credentials
 
 
@@ -236,6 +304,33 @@ def test_credentials_change_while_both_are_right(shop, proxy):
     fill(shop, 2000)
     shop.check("t")
     assert shop.status("t") == "STREAMING"
+
+
+def test_credentials_change_during_a_copy(shop, proxy):
+    """The copy goes on; it does not begin anew."""
+    shop.sql("CREATE TABLE large (i int, v text)")
+    shop.sql("ALTER TABLE large REPLICA IDENTITY FULL")
+    shop.sql(
+        "INSERT INTO large SELECT i, (SELECT string_agg(md5(random()::text), '') FROM generate_series(1, 2500) WHERE i = i)"
+        " FROM generate_series(1, 3000) i"
+    )
+    proxy.keys = {KEY: SECRET, "AKIANEW": "another-secret"}
+    slow = proxy.fail(r"PUT .*part", delay=3)
+    since = shop.cluster.log_size()
+    shop.start()
+    shop.wait_for_status("large", "SNAPSHOTTING")
+    alter_mapping(
+        shop.cluster, shop.destination, aws_access_key_id="AKIANEW", aws_secret_access_key="another-secret"
+    )
+    shop.sql("SELECT pg_sleep(8)")
+    assert shop.status("large") == "SNAPSHOTTING"
+    proxy.keys = {"AKIANEW": "another-secret"}
+    shop.wait_for_status("large", "STREAMING", 120)
+    assert slow.met > 5
+    slow.delay = 0
+    shop.flush()
+    assert '"large" failed' not in shop.cluster.log_text(since)
+    assert len(shop.rows("large")) == 3000
 
 
 def test_expired_token(shop, proxy):
@@ -289,7 +384,7 @@ def test_secret_is_shown_nowhere(make_cluster, s3, tmp_path):
     feed.start()
     fill(feed, 1)
     feed.flush()
-    titles = b"".join(path.read_bytes() for path in __import__("pathlib").Path("/proc").glob("[0-9]*/cmdline"))
+    titles = b"".join(path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline"))
     proxy.keys = {KEY: "other"}
     fill(feed, 1000)
     failed = feed.wait_for_status("t", "FAILED", 60)

@@ -25,6 +25,8 @@ const BATCH_BYTES: usize = 8 << 20;
 const ROWS_PER_PAGE: u64 = 291;
 /// Time between two looks for statements that wait for the table.
 const LOOK_FOR_WAITERS: Duration = Duration::from_millis(200);
+/// Time between two looks at the credentials of the destination.
+const RENEW: Duration = Duration::from_secs(5);
 
 /// A table and the relations that have its rows, open and locked.
 pub(super) struct Locked {
@@ -338,6 +340,9 @@ impl Part {
 /// Looks whether a statement waits for the table that is copied: DDL must not wait for a copy that
 /// may take hours, nor what queues up behind it.
 struct Waiters {
+    /// Its credentials may be changed meanwhile.
+    job: Job,
+    renewed: Instant,
     relations: Vec<i64>,
     patience: Duration,
     looked: Instant,
@@ -348,6 +353,8 @@ impl Waiters {
     fn new(job: &Job, locked: &[(u32, pg_sys::Relation)]) -> Waiters {
         let locked = locked.iter().map(|(oid, _)| *oid);
         Waiters {
+            job: job.clone(),
+            renewed: Instant::now(),
             relations: locked.chain([job.table]).map(i64::from).collect(),
             patience: Duration::from_millis(job.patience_ms),
             looked: Instant::now(),
@@ -361,6 +368,10 @@ impl Waiters {
             return Ok(());
         }
         self.looked = Instant::now();
+        if self.renewed.elapsed() > RENEW {
+            self.renewed = self.looked;
+            self.job.renew();
+        }
         let waited_for = Spi::connect(|client| {
             client
                 .select(

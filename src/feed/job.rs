@@ -7,9 +7,10 @@ use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
 use crate::foreign_server;
-use crate::lake::{DataFile, Destination, Field, LakeError};
+use crate::lake::{Access, DataFile, Destination, Field, LakeError};
 
 /// The server's folder for temporary files, relative to the data directory, where every server
 /// process works.
@@ -45,13 +46,34 @@ pub struct Job {
     pub patience_ms: u64,
     /// The history is kept: its columns follow those of the copy.
     pub evolves: bool,
+    /// The destination, once it was asked for.
+    #[serde(skip)]
+    pub opened: Arc<OnceLock<Destination>>,
 }
 
 impl Job {
-    /// The destination, reached as the catalog says now. In a transaction.
+    /// The destination, reached as the catalog says. In a transaction.
+    ///
+    /// # Errors
+    /// If what the feed worker wrote down is no destination.
     pub fn destination(&self) -> Result<Destination, LakeError> {
-        let access = foreign_server::access(&self.destination, self.server, self.role);
-        Destination::open(&self.destination, access)
+        if let Some(opened) = self.opened.get() {
+            return Ok(opened.clone());
+        }
+        let opened = Destination::open(&self.destination, self.access())?;
+        Ok(self.opened.get_or_init(|| opened).clone())
+    }
+
+    /// Has the rest of a long copy be written with the credentials that the catalog has now. In a
+    /// transaction, whatever its snapshot: the catalog's caches are of now.
+    pub fn renew(&self) {
+        if let Some(opened) = self.opened.get() {
+            opened.renew(self.access());
+        }
+    }
+
+    fn access(&self) -> Access {
+        foreign_server::access(&self.destination, self.server, self.role)
     }
 }
 

@@ -13,8 +13,11 @@ use super::table::{Failure, History, Paused, Remedy, State, Stream, Table};
 use crate::lake::{Destination, Event, Found, LakeError, Progress, Retry, Source, Writer};
 use crate::process;
 
-/// How long a destination may take to say what it holds; decoding waits for it.
+/// How long a folder may take to say what it holds; decoding waits for it.
 const SURVEY_LIMIT: Duration = Duration::from_secs(30);
+/// The same of an object store: a slow one that answers gets there. One that does not answer is an
+/// error of its own, and sooner.
+const STORE_SURVEY_LIMIT: Duration = Duration::from_secs(180);
 
 /// `last_error` of a table that ended the worker.
 const UNREADABLE: &str = "a row could not be read; see the server log. \
@@ -288,6 +291,10 @@ impl Feeds {
         self.lake
             .survey(request, destination, self.system, self.database);
         let asked = Instant::now();
+        let limit = match destination.is_local() {
+            true => SURVEY_LIMIT,
+            false => STORE_SURVEY_LIMIT,
+        };
         loop {
             while let Some(event) = self.lake.try_event() {
                 match event {
@@ -300,10 +307,10 @@ impl Feeds {
                     event => self.handle(event),
                 }
             }
-            if asked.elapsed() > SURVEY_LIMIT {
+            if asked.elapsed() > limit {
                 return Err(LakeError::transient(format!(
                     "destination \"{destination}\" did not answer within {} s",
-                    SURVEY_LIMIT.as_secs()
+                    limit.as_secs()
                 )));
             }
             process::wait(Duration::from_millis(50));

@@ -7,6 +7,7 @@
 //! snapshot sees has been decoded: then no such transaction can come later, not even after a
 //! restart.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::buffer::{Buffer, Held, compatible};
@@ -108,6 +109,7 @@ impl Feeds {
             sort_by: snapshot.last_sort_by(),
             patience_ms: table.patience.as_millis() as u64,
             evolves: matches!(snapshot.clearing, Clearing::Done(_)),
+            opened: Arc::default(),
         };
         let Some(lane) = self.lanes.give(position, &job) else {
             let error = "no background worker is free for its snapshot. \

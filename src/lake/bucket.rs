@@ -12,7 +12,7 @@ use object_store::prefix::PrefixStore;
 use crate::lake::access::Access;
 use crate::lake::answer::CONDITIONAL_HINT;
 use crate::lake::connection::{BucketStore, Connection};
-use crate::lake::destination::{OWN_FILE_PREFIX, is_foreign, not_history};
+use crate::lake::destination::{is_foreign, not_history};
 use crate::lake::error::LakeError;
 use crate::lake::location::Location;
 use crate::lake::store::TableStore;
@@ -35,7 +35,7 @@ pub(crate) struct Bucket {
 impl PartialEq for Bucket {
     fn eq(&self, other: &Bucket) -> bool {
         self.location == other.location
-            && self.connection.access().endpoint() == other.connection.access().endpoint()
+            && self.connection.endpoint() == other.connection.endpoint()
     }
 }
 
@@ -138,9 +138,9 @@ impl Bucket {
 
     async fn check_entries(&self, root: &TableStore) -> Result<(), LakeError> {
         let (folders, files) = root.entries().await?;
-        let foreign = |name: &&String| is_foreign(name, false);
-        let folder = folders.iter().find(|name| is_foreign(name, true));
-        match folder.or(files.iter().find(foreign)) {
+        // Some stores have objects that stand for folders.
+        let mut names = folders.iter().chain(&files);
+        match names.find(|name| is_foreign(name, true)) {
             Some(name) => Err(not_history(&self.location, name)),
             None => Ok(()),
         }
@@ -149,7 +149,7 @@ impl Bucket {
     /// The names of the `lb_*` folders, sorted.
     pub(crate) async fn table_folders(&self) -> Result<Vec<String>, LakeError> {
         let (mut folders, _) = self.store("")?.entries().await?;
-        folders.retain(|name| name.starts_with("lb_") && !name.starts_with(OWN_FILE_PREFIX));
+        folders.retain(|name| name.starts_with("lb_"));
         folders.sort_unstable();
         Ok(folders)
     }

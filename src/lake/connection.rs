@@ -37,6 +37,8 @@ pub(crate) struct Connection {
 
 struct State {
     access: Access,
+    /// The last that was not refused: it says which place this is.
+    reached: Access,
     /// Made at the first request.
     client: Option<Arc<dyn ObjectStore>>,
 }
@@ -47,6 +49,7 @@ impl Connection {
         Connection {
             location,
             state: RwLock::new(State {
+                reached: access.clone(),
                 access,
                 client: None,
             }),
@@ -54,23 +57,31 @@ impl Connection {
         }
     }
 
-    /// Has later requests made in another way. True if it is another one.
+    /// Has later requests made in another way. True if it is another one, to the same place: what is
+    /// open here is somewhere else in another one.
     pub(crate) fn renew(&self, access: Access) -> bool {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
-        let other = state.access != access;
-        if other {
-            *state = State {
-                access,
-                client: None,
-            };
+        if state.access == access || !state.reached.same_place(&access) {
+            return false;
         }
-        other
+        if !access.is_refused() {
+            state.reached = access.clone();
+        }
+        state.access = access;
+        state.client = None;
+        true
     }
 
     /// How requests are made now.
     pub(crate) fn access(&self) -> Access {
         let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
         state.access.clone()
+    }
+
+    /// The address of the store, if it is not the provider's own.
+    pub(crate) fn endpoint(&self) -> Option<String> {
+        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+        state.reached.endpoint().map(str::to_owned)
     }
 
     fn client(&self) -> Result<Arc<dyn ObjectStore>> {

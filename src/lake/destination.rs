@@ -59,8 +59,8 @@ impl Destination {
         matches!(self.0, Place::Folder(_))
     }
 
-    /// Has what is written from now on be written in another way: with other credentials. True if it
-    /// is another one.
+    /// Has what is written from now on be written with other credentials. True if they are others, for
+    /// the same place.
     pub fn renew(&self, access: Access) -> bool {
         match &self.0 {
             Place::Folder(_) => false,
@@ -168,7 +168,8 @@ impl fmt::Display for Destination {
 
 /// Whether an entry of a destination is none of ours.
 pub(crate) fn is_foreign(name: &str, folder: bool) -> bool {
-    !(folder && name.starts_with("lb_")) && !name.starts_with(OWN_FILE_PREFIX)
+    let table = folder && name.starts_with("lb_");
+    !(table || name.starts_with(OWN_FILE_PREFIX))
 }
 
 /// The error that a destination holds something else.

@@ -1,8 +1,10 @@
 """A proxy in front of an S3 server that is as strict as Amazon's, and fails on demand: it checks who
 signed a request and for which region, and can refuse, delay or drop requests and answers."""
 
+import base64
 import hashlib
 import hmac
+import json
 import re
 import threading
 import time
@@ -14,6 +16,10 @@ FORBIDDEN = (403, "AccessDenied", "Access Denied")
 CLOCK_IS_OFF = (403, "RequestTimeTooSkewed", "The difference between the request time and the server's time is too large.")
 NO_BUCKET = (404, "NoSuchBucket", "The specified bucket does not exist")
 EXPIRED = (400, "ExpiredToken", "The provided token has expired.")
+
+
+# A signature that nobody checks.
+SIGNED = "AWS4-HMAC-SHA256 Credential=AKIA/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0"
 
 
 class Fault:
@@ -28,9 +34,11 @@ class Fault:
 
 
 class FaultProxy:
-    """`keys`: {access key id: secret} of those who may use the store; None: anybody."""
+    """`keys`: {access key id: secret} of those who may use the store; None: anybody. `accounts`: it is Google's
+    store, whose XML protocol differs in conditions and in who signs: these service accounts."""
 
-    def __init__(self, upstream_port, keys=None, region=None):
+    def __init__(self, upstream_port, keys=None, region=None, accounts=None):
+        self.accounts = accounts
         self.upstream_port = upstream_port
         self.keys = keys
         self.region = region
@@ -117,6 +125,8 @@ def handler(proxy):
 
         def refusal(self, body):
             """Why Amazon would refuse the request."""
+            if proxy.accounts is not None:
+                return None if self.google_account() in proxy.accounts else (401, "AuthenticationRequired", "Authentication required.")
             token = self.headers.get("x-amz-security-token")
             if token in proxy.expired_tokens:
                 return EXPIRED
@@ -138,6 +148,14 @@ def handler(proxy):
             if self.signature(proxy.keys[key], date, region, signed) != signature:
                 return 403, "SignatureDoesNotMatch", "The request signature we calculated does not match."
             return None
+
+        def google_account(self):
+            """Who issued the bearer's token, if it is one."""
+            try:
+                claims = (self.headers.get("Authorization") or "").removeprefix("Bearer ").split(".")[1]
+                return json.loads(base64.urlsafe_b64decode(claims + "==="))["iss"]
+            except (IndexError, ValueError, KeyError):
+                return None
 
         def signature(self, secret, date, region, signed):
             path, _, query = self.path.partition("?")
@@ -163,8 +181,15 @@ def handler(proxy):
             if proxy.ignores_conditions:
                 skipped.add("if-none-match")
             headers = {name: value for name, value in self.headers.items() if name.lower() not in skipped}
+            if proxy.accounts is not None:
+                # The store behind is asked as S3 is.
+                headers = {name: value for name, value in headers.items() if name.lower() != "authorization"}
+                headers["Authorization"] = SIGNED
+                if self.headers.get("x-goog-if-generation-match") == "0":
+                    headers["If-None-Match"] = "*"
             try:
-                upstream.request(self.command, self.path, body, headers)
+                # Google's client writes a bucket's hyphens so.
+                upstream.request(self.command, self.path.replace("%2D", "-"), body, headers)
                 answer = upstream.getresponse()
                 return answer.status, answer.getheaders(), answer.read()
             finally:
