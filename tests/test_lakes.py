@@ -1,11 +1,18 @@
 """Servers of the foreign-data wrapper as destinations: their options, who may use them, and what is
 said of those that are not right."""
 
+import base64
 import re
 import zlib
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 
 import psycopg
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 from harness.fault_proxy import FORBIDDEN, FaultProxy
 from harness.stores import KEY, SECRET, S3Server, StoredFeed, create_mapping, create_server
 
@@ -224,7 +231,94 @@ def test_server_points_elsewhere(cluster, lake, s3, tmp_path):
     feed.conn.close()
 
 
+# --- the way there
+
+
+def test_proxy(cluster, lake, s3):
+    name, bucket = lake
+    way = FaultProxy(s3.port)
+    cluster.sql(f"ALTER SERVER {name} OPTIONS (SET endpoint '{s3.url}', ADD proxy_url '{way.url}')")
+    cluster.sql(
+        f"ALTER USER MAPPING FOR CURRENT_USER SERVER {name} OPTIONS (ADD proxy_user 'me', ADD proxy_password 'hunter2')"
+    )
+    cluster.sql("SELECT wal2delta.start('sales', %s)", [name])
+    assert any("bronze" in line for line in way.requests)
+    assert way.proxy_users == {"Basic " + base64.b64encode(b"me:hunter2").decode()}
+    cluster.sql("SELECT wal2delta.stop('sales')")
+    way.fail(answer=(407, "ProxyAuthenticationRequired", "who are you"))
+    start(cluster, name, says="407", hint=".", state="58030")
+    way.close()
+
+
+def certificate(folder):
+    """A file with a certificate for the loopback, signed by itself, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "loopback")])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    file = folder / "certificate.pem"
+    file.write_bytes(
+        made.public_bytes(pem)
+        + key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return file
+
+
+def test_tls(make_cluster, s3, tmp_path, monkeypatch):
+    """The store's certificate has to be one that the machine trusts."""
+    file = certificate(tmp_path)
+    proxy = FaultProxy(s3.port, keys={KEY: SECRET}, certificate=file)
+    bucket = s3.bucket()
+    trusted = tmp_path / "trusted.pem"
+    trusted.write_bytes(file.read_bytes().split(b"-----BEGIN PRIVATE")[0])
+    for folder in (tmp_path, *list(tmp_path.parents)[:2]):
+        folder.chmod(0o755)
+    monkeypatch.setenv("SSL_CERT_FILE", str(trusted))
+    cluster = make_cluster()
+    create_server(cluster, "lake", proxy.url, bucket)
+    create_mapping(cluster, "lake")
+    feed = StoredFeed(cluster, "shop", s3, bucket, tmp_path, destination="lake")
+    feed.table("t (i int)")
+    feed.sql("INSERT INTO t VALUES (1)")
+    feed.start()
+    feed.wait_for_status("t", "STREAMING")
+    feed.check("t")
+    feed.stop()
+    feed.close()
+    monkeypatch.delenv("SSL_CERT_FILE")
+    cluster.restart()
+    cluster.sql("CREATE SCHEMA sales")
+    start(cluster, "lake", says="certificate", hint="reached", state="58030")
+    proxy.close()
+
+
 # --- the environment
+
+
+def test_no_credentials_anywhere(cluster, lake):
+    cluster.sql(f"DROP USER MAPPING FOR CURRENT_USER SERVER {lake[0]}")
+    start(cluster, lake[0], says="no credentials", hint="CREATE USER MAPPING", state="42501")
+
+
+def test_extension_goes_with_its_servers(make_cluster, s3, proxy, tmp_path):
+    cluster = make_cluster()
+    create_server(cluster, "lake", proxy.url, s3.bucket())
+    create_mapping(cluster, "lake")
+    cluster.sql("CREATE SCHEMA sales")
+    cluster.sql("SELECT wal2delta.start('sales', 'lake')")
+    cluster.sql("DROP EXTENSION wal2delta CASCADE")
+    assert cluster.value("SELECT count(*) FROM pg_foreign_server") == 0
 
 
 def test_environment(make_cluster, s3, tmp_path, monkeypatch):

@@ -58,6 +58,11 @@ const CODES: [(&str, Meaning); 29] = [
 pub(crate) fn explain(error: &object_store::Error, access: &Access, at: &Location) -> LakeError {
     let told = chain_text(error);
     let (status, code) = (status(&told), code(&told));
+    if is_about_credentials(&told) {
+        let why = code.or(status).map_or_else(|| transport(error), str::to_owned);
+        let said = format!("there are no credentials, and asking the machine for them failed: {why}");
+        return LakeError::of(ErrorKind::Denied, said, access.remedy());
+    }
     let said = match (status, code) {
         (Some(status), Some(code)) => format!("the store answers {status} {code}"),
         (Some(status), None) => format!("the store answers {status}"),
@@ -143,9 +148,6 @@ fn guess(told: &str, status: Option<&str>) -> Option<&'static Meaning> {
     if told.contains("redirect without LOCATION") {
         return Some(&Meaning::OtherRegion);
     }
-    if is_about_credentials(told) {
-        return Some(&Meaning::WrongKeys);
-    }
     match status.map(|status| status.get(..3).unwrap_or(status)) {
         Some("401") => Some(&Meaning::WrongKeys),
         Some("403") => Some(&Meaning::Forbidden),
@@ -195,9 +197,6 @@ fn element<'a>(told: &'a str, name: &str) -> Option<&'a str> {
 /// What went wrong on the way, from the causes of the error.
 fn transport(error: &(dyn StdError + 'static)) -> String {
     let told = chain_text(error);
-    if is_about_credentials(&told) {
-        return "there are no credentials".to_owned();
-    }
     let mut last: &dyn StdError = error;
     while let Some(cause) = last.source() {
         last = cause;

@@ -34,8 +34,7 @@ pub(crate) struct Bucket {
 /// Where it is, not how it is reached.
 impl PartialEq for Bucket {
     fn eq(&self, other: &Bucket) -> bool {
-        self.location == other.location
-            && self.connection.endpoint() == other.connection.endpoint()
+        self.location == other.location && self.connection.endpoint() == other.connection.endpoint()
     }
 }
 

@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import json
 import re
+import ssl
 import threading
 import time
 from http.client import HTTPConnection
@@ -35,26 +36,34 @@ class Fault:
 
 class FaultProxy:
     """`keys`: {access key id: secret} of those who may use the store; None: anybody. `accounts`: it is Google's
-    store, whose XML protocol differs in conditions and in who signs: these service accounts."""
+    store, whose XML protocol differs in conditions and in who signs: these service accounts. `certificate`: a
+    file with certificate and key, to be spoken to by TLS. It is a forward proxy too."""
 
-    def __init__(self, upstream_port, keys=None, region=None, accounts=None):
+    def __init__(self, upstream_port, keys=None, region=None, accounts=None, certificate=None):
         self.accounts = accounts
         self.upstream_port = upstream_port
         self.keys = keys
         self.region = region
         self.expired_tokens = set()
+        self.proxy_users = set()
         self.ignores_conditions = False
         self.requests = []
         self.faults = []
         self.lock = threading.Lock()
         self.server = Server(("127.0.0.1", 0), handler(self))
+        self.scheme = "http"
+        if certificate:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            self.server.socket = context.wrap_socket(self.server.socket, server_side=True)
+            self.scheme = "https"
         self.port = self.server.server_address[1]
         self.thread = threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True)
         self.thread.start()
 
     @property
     def url(self):
-        return f"http://127.0.0.1:{self.port}"
+        return f"{self.scheme}://127.0.0.1:{self.port}"
 
     def fail(self, *args, **kwargs):
         fault = Fault(*args, **kwargs)
@@ -98,7 +107,9 @@ def handler(proxy):
             pass
 
         def serve(self):
+            self.path = re.sub("^http://[^/]*", "", self.path)
             length = int(self.headers.get("Content-Length") or 0)
+            proxy.proxy_users.add(self.headers.get("Proxy-Authorization"))
             fault = proxy.fault_for(f"{self.command} {self.path}")
             if fault and fault.delay:
                 time.sleep(fault.delay)
