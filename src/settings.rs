@@ -47,8 +47,8 @@ pub fn define() {
     );
     GucRegistry::define_int_guc(
         c"wal2delta.snapshot_workers",
-        c"Number of tables of a database that are copied at the same time.",
-        c"Each takes a background worker while it copies.",
+        c"Number of background workers that copy tables of a database at the same time.",
+        c"Several share one large table if no other is to be copied.",
         &SNAPSHOT_WORKERS,
         1,
         crate::shared::MAX_LANES as i32,
@@ -90,7 +90,7 @@ pub fn staging_limit() -> Option<u64> {
     u64::try_from(STAGING_LIMIT.get()).ok().map(|mb| mb << 20)
 }
 
-/// Number of snapshot workers of one database.
+/// Most snapshot workers of one database at the same time.
 pub fn snapshot_workers() -> usize {
     SNAPSHOT_WORKERS.get().max(1) as usize
 }

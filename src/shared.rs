@@ -118,10 +118,12 @@ pub struct Lane {
     pub state: LaneState,
     /// Table to copy.
     pub table: u32,
-    /// Rows copied so far.
+    /// Rows copied so far, those of assistants among them.
     pub rows_done: u64,
     /// Rows expected, by the statistics of the table.
     pub rows_total: u64,
+    /// Where several workers copy the table: the next pages, by number, that nobody has taken.
+    pub next_chunk: u32,
     /// Bytes of the data files that are stored so far.
     pub staged_bytes: u64,
     /// Why it failed.
@@ -325,6 +327,15 @@ impl Guard {
         let entry = &mut self.databases[index];
         entry.oid = oid;
         Some(entry)
+    }
+
+    /// Snapshot workers of a database that copy, or are about to.
+    pub fn copying(&self, database: u32) -> usize {
+        let lanes = self.lanes.iter().filter(|lane| {
+            let busy = matches!(lane.state, LaneState::Wanted | LaneState::Copying);
+            lane.database == database && lane.owner_pid != 0 && busy
+        });
+        lanes.count()
     }
 
     /// Forgets a database: its entry, its lanes and its tables.

@@ -3,9 +3,11 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from harness import fail_points
+from harness.ddl import check_table
 from harness.deltalog import DeltaLog
+from harness.fail_points import FailPoints
 from harness.load import Load
-from harness.readers import READERS
 from harness.waiting import wait_for
 from psycopg import errors
 
@@ -46,7 +48,7 @@ def test_the_interval_is_taken_up(two):
     two.sql("UPDATE one SET n = 2 WHERE id = 1")
     two.alter(flush_interval="100 ms")
     wait_for(lambda: DeltaLog(two.path("one")).version > version, SOON, "a commit by the new interval")
-    two.check("one")
+    check_table(two, "one")
 
 
 @pytest.mark.parametrize("gone", ["nothing", "worker"])
@@ -60,7 +62,7 @@ def test_a_table_leaves_and_comes_back(two, gone):
     assert before == 300
     two.sql("DELETE FROM one WHERE id > 50")
     two.sql("UPDATE two SET n = 1")
-    two.check("two")
+    check_table(two, "two")
     assert len(two.rows("one")) == before
     if gone == "worker":
         two.cluster.terminate_feed_worker()
@@ -68,8 +70,7 @@ def test_a_table_leaves_and_comes_back(two, gone):
     two.alter(exclude=[])
     two.sql("UPDATE one SET n = 2 WHERE id = 1")
     two.wait_for_status("one", "STREAMING", SOON)
-    for reader in READERS:
-        two.check("one", reader)
+    check_table(two, "one")
     assert len(DeltaLog(two.path("one")).replacements()) == 1
 
 
@@ -97,7 +98,7 @@ def test_what_changes_while_excluded_is_missed_by_no_later_worker(make_cluster, 
     feed.cluster.start()
     feed.reconnect()
     feed.wait_for_status("one", "STREAMING", SOON)
-    feed.check("one")
+    check_table(feed, "one")
 
 
 def test_what_was_committed_before_is_written(two):
@@ -108,6 +109,25 @@ def test_what_was_committed_before_is_written(two):
     two.alter(exclude=["one"])
     two.flush()
     assert two.rows("one")[-1].values[1] == 7
+
+
+def test_flush_waits_for_what_was_committed_before(make_cluster, make_feed):
+    """However long the store takes for it."""
+    if not fail_points.library().exists():
+        pytest.skip("the library with fail points is not installed")
+    cluster = make_cluster({**SETTINGS, **fail_points.SETTINGS, "wal2delta.flush_interval": "1h"})
+    feed = make_feed("slow", cluster=cluster)
+    feed.table("one (id bigint, n int)")
+    feed.sql("INSERT INTO one VALUES (1, 0)")
+    feed.start()
+    feed.flush()
+    points = FailPoints(cluster)
+    points.arm("before_commit_put", "sleep 1500")
+    feed.sql("UPDATE one SET n = 7")
+    feed.alter(exclude=["one"])
+    feed.flush()
+    assert "before_commit_put" not in points.armed()
+    assert feed.rows("one")[-1].values == (1, 7)
 
 
 def test_two_at_the_same_time(two):
@@ -135,7 +155,7 @@ def test_a_table_without_rows_is_excluded(two):
     two.alter(exclude=[])
     two.sql("INSERT INTO young VALUES (2)")
     two.wait_for_status("young", "STREAMING", SOON)
-    two.check("young")
+    check_table(two, "young")
 
 
 def test_excluded_and_back_under_load(two):
@@ -147,7 +167,7 @@ def test_excluded_and_back_under_load(two):
             load.wait_for_transactions(10)
     for table in ("one", "two"):
         two.wait_for_status(table, "STREAMING", 60)
-        two.check(table)
+        check_table(two, table)
     assert not DeltaLog(two.path("two")).replacements()
 
 
@@ -195,5 +215,5 @@ def test_it_is_undone_with_its_transaction(two):
         raise ZeroDivisionError
     two.sql("UPDATE one SET n = 3 WHERE id = 1")
     assert options(two) == {}
-    two.check("one")
+    check_table(two, "one")
     assert two.status("one") == "STREAMING"

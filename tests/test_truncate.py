@@ -12,7 +12,7 @@ from harness.deltalog import DeltaLog
 from harness.fail_points import FailPoints
 from harness.history import replay
 from harness.load import Load
-from harness.readers import DELTA_RS, READERS, read_history
+from harness.readers import DELTA_RS, read_history
 from harness.waiting import wait_for
 
 SETTINGS = {"wal2delta.flush_interval": "300ms", **fail_points.SETTINGS}
@@ -72,14 +72,6 @@ def test_alone(kv):
     check_deleted(kv, rows, ROWS)
     kv.sql("INSERT INTO kv VALUES (1000, 1, 'new')")
     assert check_truncated(kv)[-1].values == (1000, 1, "new")
-
-
-@pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
-def test_every_reader_sees_it(kv, reader):
-    kv.sql("TRUNCATE kv")
-    kv.sql("INSERT INTO kv VALUES (1000, 1, 'new')")
-    kv.flush()
-    assert set(replay(kv.rows("kv", reader))[0]) == {(1000, 1, "new")}
 
 
 def test_order_goes_on(kv):

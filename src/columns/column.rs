@@ -49,12 +49,14 @@ impl<N: Copy + Default> Values<N> {
         }
     }
 
+    #[inline]
     pub fn push(&mut self, value: N) -> usize {
         self.values.push(value);
         self.nulls.append_non_null();
         size_of::<N>()
     }
 
+    #[inline]
     pub fn push_null(&mut self) -> usize {
         self.values.push(N::default());
         self.nulls.append_null();
@@ -143,6 +145,7 @@ impl Bytes {
         }
     }
 
+    #[inline]
     pub fn push(&mut self, value: &[u8]) -> Result<usize, Fault> {
         let end = self.bytes.len() + value.len();
         let end = i32::try_from(end).map_err(|_| Fault::TooLarge)?;
@@ -152,6 +155,7 @@ impl Bytes {
         Ok(value.len() + OFFSET)
     }
 
+    #[inline]
     pub fn push_null(&mut self) -> usize {
         self.offsets.push(self.bytes.len() as i32);
         self.nulls.append_null();
@@ -186,16 +190,19 @@ impl Strings {
         Strings(Bytes::new())
     }
 
+    #[inline]
     pub fn push(&mut self, value: &str) -> Result<usize, Fault> {
         self.0.push(value.as_bytes())
     }
 
     /// Appends ASCII text.
+    #[inline]
     pub fn push_ascii(&mut self, value: &[u8]) -> Result<usize, Fault> {
         debug_assert!(value.is_ascii());
         self.0.push(value)
     }
 
+    #[inline]
     pub fn push_null(&mut self) -> usize {
         self.0.push_null()
     }

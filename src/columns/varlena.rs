@@ -11,6 +11,7 @@ use pgrx::varlena::{
 ///
 /// # Safety
 /// `datum` is a non-null varlena.
+#[inline]
 pub(super) unsafe fn is_on_disk(datum: Datum) -> bool {
     let value = datum.cast_mut_ptr::<pg_sys::varlena>();
     // SAFETY: as the caller vouches.
@@ -25,6 +26,7 @@ pub(super) unsafe fn is_on_disk(datum: Datum) -> bool {
 ///
 /// # Safety
 /// `datum` is a non-null varlena, valid as long as `'a`; so is the current memory context.
+#[inline]
 pub(super) unsafe fn payload<'a>(datum: Datum) -> &'a [u8] {
     let mut value = datum.cast_mut_ptr::<pg_sys::varlena>();
     // SAFETY: as the caller vouches; detoasting gives an inline, uncompressed value.

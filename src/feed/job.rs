@@ -9,6 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
+use super::scan::Extent;
 use crate::foreign_server;
 use crate::lake::{Access, DataFile, Destination, Field, LakeError};
 
@@ -46,6 +47,8 @@ pub struct Job {
     pub patience_ms: u64,
     /// The history is kept: its columns follow those of the copy.
     pub evolves: bool,
+    /// It is another worker's table, of which pages are to be copied.
+    pub assist: Option<Assist>,
     /// The destination, once it was asked for.
     #[serde(skip)]
     pub opened: Arc<OnceLock<Destination>>,
@@ -77,6 +80,23 @@ impl Job {
     }
 }
 
+/// What a worker has to know to copy pages of another one's table.
+#[derive(Serialize, Deserialize, Clone, Debug)]
+pub struct Assist {
+    /// Lane of the other worker.
+    pub leader: usize,
+    /// Name of its snapshot, which it has exported.
+    pub snapshot: String,
+    /// `_timestamp` of the rows, as Postgres has it.
+    pub timestamp: i64,
+    /// The history table's folder.
+    pub folder: String,
+    /// The relations with the rows.
+    pub extents: Vec<Extent>,
+    /// The table's columns.
+    pub fields: Vec<Field>,
+}
+
 /// What the snapshot worker says once it has its snapshot, before it copies.
 #[derive(Serialize, Deserialize, Clone, Debug)]
 pub struct Start {
@@ -103,6 +123,18 @@ pub struct Answer {
     pub sort_by: i64,
     /// Values in which something had no place in UTF-8.
     pub replaced: u64,
+}
+
+impl Answer {
+    /// No rows behind this `_sort_by`.
+    pub fn nothing(sort_by: i64) -> Answer {
+        Answer {
+            files: Vec::new(),
+            rows: 0,
+            sort_by,
+            replaced: 0,
+        }
+    }
 }
 
 /// Files of one lane.

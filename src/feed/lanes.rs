@@ -160,10 +160,14 @@ impl Lanes {
         let state = shared::lock();
         let copied = |lane: &Lane| {
             let entry = &state.lanes[lane.index];
+            let worker = entry.worker_pid;
+            let assistants = state.lanes.iter();
+            let assistants = assistants.filter(|lane| worker != 0 && lane.owner_pid == worker);
             let copied = Copied {
                 rows: entry.rows_done,
                 expected: entry.rows_total,
-                staged_bytes: entry.staged_bytes,
+                staged_bytes: entry.staged_bytes
+                    + assistants.map(|lane| lane.staged_bytes).sum::<u64>(),
             };
             lane.table.map(|table| (table, copied))
         };

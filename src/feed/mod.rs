@@ -3,10 +3,12 @@
 //! Arrow columns, and hands batches to [`crate::lake`]. Everything here runs on the main thread.
 
 mod altered;
+mod assistants;
 mod buffer;
 mod catalog;
 mod clearing;
 mod commits;
+mod copier;
 mod copy_table;
 mod failures;
 mod feeds;
@@ -21,10 +23,12 @@ mod process_changes;
 mod publish;
 mod reason;
 mod resume;
+mod scan;
 mod snapshot_worker;
 mod snapshots;
 mod table;
 mod visibility;
+mod waiters;
 mod worker;
 
 pub use options::Options;

@@ -6,7 +6,9 @@ use pgrx::pg_sys;
 use pgrx::prelude::*;
 use std::time::Duration;
 
-use super::copy_table::{MEMORY, copy_table, lock, storages};
+use super::assistants::assist;
+use super::copier::MEMORY;
+use super::copy_table::{copy_table, lock, storages};
 use super::job::Files;
 use super::worker::adopt_settings;
 use crate::lake::{Lake, LakeConfig};
@@ -140,10 +142,20 @@ fn message(error: &pg_sys::panic::CaughtError) -> String {
 unsafe extern "C-unwind" fn leave(_code: i32, argument: pg_sys::Datum) {
     let lane = argument.value();
     let mut state = shared::lock();
-    let entry = &mut state.lanes[lane];
-    entry.worker_pid = 0;
-    if entry.owner_pid == 0 {
-        entry.database = 0;
+    state.lanes[lane].worker_pid = 0;
+    // Assistants of its own leave, too.
+    let own = process::my_pid();
+    for entry in state
+        .lanes
+        .iter_mut()
+        .filter(|entry| entry.owner_pid == own)
+    {
+        entry.owner_pid = 0;
+    }
+    for entry in &mut state.lanes {
+        if entry.owner_pid == 0 && entry.worker_pid == 0 {
+            entry.database = 0;
+        }
     }
 }
 
@@ -153,25 +165,35 @@ pub(super) fn owned_by(lane: usize, owner: i32) -> bool {
     owned && process::runs(owner)
 }
 
-/// Copies the table of the lane's job.
+/// Begins the transaction of a copy, which takes its one snapshot after its locks.
+fn begin() {
+    // SAFETY: a transaction of this worker's own; every call is made in the order that portions of the
+    // server itself use (worker_spi.c, copyto.c). Errors unwind to the caller, which ends the process.
+    unsafe {
+        pg_sys::SetCurrentStatementStartTimestamp();
+        pg_sys::StartTransactionCommand();
+        pg_sys::XactIsoLevel = pg_sys::XACT_REPEATABLE_READ as i32;
+        pg_sys::XactReadOnly = true;
+    }
+}
+
+/// Copies the table of the lane's job, or pages of another worker's.
 fn copy(lane: usize, files: &Files, lake: &Lake) -> Result<(), End> {
     let job = files
         .read_job()
         .map_err(|error| format!("could not read the job: {error}"))?;
+    if let Some(of_another) = &job.assist {
+        begin();
+        assist(lane, files, lake, &job, of_another)?;
+        // SAFETY: ends what was begun above.
+        unsafe { pg_sys::CommitTransactionCommand() };
+        return Ok(());
+    }
     let owner = shared::lock().lanes[lane].owner_pid;
     loop {
         // Of today: what the copy's own snapshot sees must have been locked before that is taken.
         let storages = process::in_transaction(|| storages(job.table))?;
-        // SAFETY: a transaction of this worker's own; every call is made in the order that
-        // portions of the server itself use (worker_spi.c, copyto.c). Errors unwind to the caller,
-        // which ends the process.
-        unsafe {
-            pg_sys::SetCurrentStatementStartTimestamp();
-            pg_sys::StartTransactionCommand();
-            // One snapshot for the whole copy, and taken after the locks.
-            pg_sys::XactIsoLevel = pg_sys::XACT_REPEATABLE_READ as i32;
-            pg_sys::XactReadOnly = true;
-        }
+        begin();
         if let Some(locked) = lock(job.table, &storages)? {
             copy_table(lane, files, lake, &job, &locked)?;
             // SAFETY: ends what was begun above.

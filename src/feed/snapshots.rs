@@ -109,6 +109,7 @@ impl Feeds {
             sort_by: snapshot.last_sort_by(),
             patience_ms: table.patience.as_millis() as u64,
             evolves: matches!(snapshot.clearing, Clearing::Done(_)),
+            assist: None,
             opened: Arc::default(),
         };
         let Some(lane) = self.lanes.give(position, &job) else {

@@ -504,9 +504,10 @@ impl Table {
     pub fn behind(&self) -> Option<u64> {
         match &self.state {
             // Of a first copy nothing is in Delta, however far decoding was when it was queued.
-            // One that waits for FULL identity is shown as skipped and not waited for.
+            // One that is skipped is not waited for, once its history says that something is missing:
+            // what came before that is in it then.
             State::Snapshot(snapshot) => match snapshot.phase {
-                Phase::Queued if self.shown.skipped.is_some() => None,
+                Phase::Queued if self.shown.skipped.is_some() && !snapshot.pinned => None,
                 // What made the copy necessary can lie right before where decoding stood then.
                 _ if snapshot.pinned => Some(snapshot.since.saturating_sub(1)),
                 _ => Some(0),

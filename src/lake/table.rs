@@ -183,8 +183,10 @@ impl TableTask {
             }
             Message::Evolve(schema) => {
                 open.held.turn();
-                // Only the table itself knows for sure how its columns are mapped.
-                open.evolved = Some(schema.mapped_after(&open.schema));
+                // Only the table itself knows for sure how its columns are mapped: as those of the rows that
+                // are held already, should there be such.
+                let before = open.evolved.as_ref().unwrap_or(&open.schema);
+                open.evolved = Some(schema.mapped_after(before));
             }
             Message::Clear { ticket, clear } => {
                 let schema = open.schema.clone();

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from .deltalog import DeltaLog, log_problems
 from .history import Broken, Row, check, order_problems, replay, table_problems
-from .readers import DELTA_RS, read_history
+from .readers import DELTA_RS, read_by_all, read_history
 
 RESNAPSHOT, EVOLVE_MODE = "resnapshot", "evolve"
 
@@ -28,7 +28,8 @@ def columns(feed, table):
 
 def home(feed, table):
     """Where the table's history lies, as the view says: a renamed table keeps its folder."""
-    row = feed.view(table)
+    # Not its times: psycopg reads those in the ISO style alone.
+    row = feed.view(table, "destination")
     assert row and row["destination"], f"{table} has no history: {row}"
     folder = row["destination"].removeprefix("file://").rstrip("/").removeprefix(f"{feed.destination}/")
     assert "/" not in folder, f"{row['destination']} is not in {feed.destination}"
@@ -40,11 +41,12 @@ def log_of(feed, table):
 
 
 def check_table(feed, table, mode=RESNAPSHOT, lost=()):
-    """Flushes; the history, wherever it lies, replays to the table. `lost`: columns whose values in
-    rows written before they were added an `evolve` history does not have. Returns its rows."""
+    """Flushes; the history, wherever it lies, is the same through all readers and replays to the table.
+    `lost`: columns whose values in rows written before they were added an `evolve` history does not
+    have. Returns its rows."""
     feed.flush()
     path = home(feed, table)
-    rows = read_history(DELTA_RS, path)
+    rows = read_by_all(path)
     log = DeltaLog(path)
     if mode == EVOLVE_MODE and not log.replacements():
         check_evolved(feed, table, log, rows, lost)

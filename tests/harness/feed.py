@@ -62,10 +62,10 @@ class Feed:
     def path(self, table):
         return self.destination / f"lb_{table}_history"
 
-    def view(self, table):
+    def view(self, table, columns="*"):
         """The table's row of wal2delta.tables as a dict, or None."""
         cursor = self.conn.execute(
-            "SELECT * FROM wal2delta.tables WHERE source_schema::text = %s AND source_table::text = %s",
+            f"SELECT {columns} FROM wal2delta.tables WHERE source_schema::text = %s AND source_table::text = %s",
             [self.schema, table],
         )
         names = [column.name for column in cursor.description]
@@ -94,12 +94,12 @@ class Feed:
     def table_rows(self, table, **kwargs):
         return table_rows(self.cluster, f'"{self.schema}"."{table}"', self.dbname, **kwargs)
 
-    def check(self, table, reader=DELTA_RS):
+    def check(self, table, reader=DELTA_RS, shared=False):
         """Flushes, and fails unless the history replays to the table and keeps
         every rule. Nobody may be writing. Returns the history's rows."""
         self.flush()
         rows = self.rows(table, reader)
-        check(self.path(table), rows, self.table_rows(table))
+        check(self.path(table), rows, self.table_rows(table), shared)
         return rows
 
     def events(self, table, reader=DELTA_RS):

@@ -4,6 +4,8 @@ declares, so that three engines can be compared row by row."""
 
 import contextlib
 import os
+from collections import Counter
+from functools import cached_property
 
 import chdb
 import duckdb
@@ -13,7 +15,7 @@ from deltalake import DeltaTable, QueryBuilder
 
 from . import values
 from .deltalog import DeltaLog
-from .history import SYSTEM_COLUMNS, Row
+from .history import SYSTEM_COLUMNS, Broken, Row
 
 # What one reader cannot show, by name, and why. Nothing else is left out.
 LEFT_OUT = {
@@ -41,17 +43,29 @@ class DeltaRs:
 class ClickHouse:
     name = "clickhouse"
 
+    @cached_property
+    def connection(self):
+        # One for all queries: a new engine takes several times as long as the read of a small table.
+        return chdb.connect(":memory:")
+
     def arrow(self, path, columns, where="TRUE", version=None):
         assert version is None, "not asked of this reader"
-        names = ", ".join(quoted(name) for name in columns)
+        # A backslash is an escape in its names and strings.
+        names = ", ".join(quoted(name.replace("\\", "\\\\")) for name in columns)
         folder = str(path).replace("\\", "\\\\").replace("'", "\\'")
+        query = (
+            f"SELECT {names} FROM deltaLakeLocal('{folder}') WHERE {where} "
+            "SETTINGS output_format_arrow_string_as_string = 0"
+        )
         # It reads only what lies below the working directory.
         with contextlib.chdir("/"):
-            return chdb.query(
-                f"SELECT {names} FROM deltaLakeLocal('{folder}') WHERE {where} "
-                "SETTINGS output_format_arrow_string_as_string = 0",
-                "ArrowTable",
-            )
+            try:
+                return self.connection.query(query, "ArrowTable")
+            except RuntimeError:
+                # What it had put out by then would be in the next answer.
+                self.connection.close()
+                del self.connection
+                raise
 
 
 class DuckDB:
@@ -97,3 +111,17 @@ def read_history(reader, path, without=(), version=None, where="TRUE"):
         for row in read_columns(reader, path, source + SYSTEM_COLUMNS, where, version)
     ]
     return sorted(rows, key=lambda row: row.sort_by)
+
+
+def read_by_all(path, **kwargs):
+    """The history's rows, which must be the same through every reader."""
+    rows = read_history(DELTA_RS, path, **kwargs)
+    for reader in READERS[1:]:
+        found = read_history(reader, path, **kwargs)
+        if found != rows:
+            missing, more = Counter(rows) - Counter(found), Counter(found) - Counter(rows)
+            raise Broken(
+                f"history {path} by {reader.name}, {len(found)} rows, and by {DELTA_RS.name}, {len(rows)} rows",
+                [f"{reader.name} lacks {row}" for row in missing] + [f"{reader.name} alone has {row}" for row in more],
+            )
+    return rows

@@ -95,6 +95,7 @@ def table_rows(cluster, table, dbname="postgres", without=(), order_by=None):
         expressions = [_expression(*column) for column in columns(conn, table) if column[0] not in without]
         wanted = ", ".join(sql for sql, _ in expressions)
         ordered = f" ORDER BY {order_by}" if order_by else ""
-        rows = conn.execute(f"SELECT {wanted} FROM {table}{ordered}", []).fetchall()
+        place = table.replace("%", "%%")
+        rows = conn.execute(f"SELECT {wanted} FROM {place}{ordered}", []).fetchall()
     forms = [form for _, form in expressions]
     return [tuple(form(value) if form else value for value, form in zip(row, forms, strict=True)) for row in rows]

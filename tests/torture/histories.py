@@ -84,7 +84,8 @@ class History:
         return problems
 
     def _order_problems(self, log, rows):
-        return order_problems(self.tail + rows, starts_anew=bool(self.tail or log.replacements()))
+        anew = bool(self.tail or log.replacements())
+        return order_problems(self.tail + rows, starts_anew=anew, shared=True)
 
     def _audit_problems(self, rows, noted):
         if not self.windows and not self.whole:
