@@ -13,9 +13,7 @@ use super::snapshot_worker::End;
 use super::waiters::Waiters;
 use crate::columns::{Encoding, Shape};
 use crate::decode::insert_position;
-use crate::lake::{
-    Believed, Event, HistorySchema, HistoryWriter, Lake, OpenTable, Source, Target,
-};
+use crate::lake::{Believed, Event, HistorySchema, HistoryWriter, Lake, OpenTable, Source, Target};
 use crate::process;
 use crate::shared::{self, LaneState};
 

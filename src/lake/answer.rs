@@ -59,8 +59,11 @@ pub(crate) fn explain(error: &object_store::Error, access: &Access, at: &Locatio
     let told = chain_text(error);
     let (status, code) = (status(&told), code(&told));
     if is_about_credentials(&told) {
-        let why = code.or(status).map_or_else(|| transport(error), str::to_owned);
-        let said = format!("there are no credentials, and asking the machine for them failed: {why}");
+        let why = code
+            .or(status)
+            .map_or_else(|| transport(error), str::to_owned);
+        let said =
+            format!("there are no credentials, and asking the machine for them failed: {why}");
         return LakeError::of(ErrorKind::Denied, said, access.remedy());
     }
     let said = match (status, code) {

@@ -72,8 +72,8 @@ impl Bucket {
         };
         let bucket = BucketStore(Arc::clone(&self.connection));
         let store = Arc::new(PrefixStore::new(bucket, prefix)) as Arc<dyn ObjectStore>;
-        let uploads = Arc::clone(&self.connection.uploads);
-        Ok(TableStore::new(store, name, PATIENCE).with_uploads(uploads))
+        let connection = Arc::clone(&self.connection);
+        Ok(TableStore::new(store, name, PATIENCE).over(connection))
     }
 
     /// Makes the destination: a marker is written, which also shows whether the store can be written

@@ -4,6 +4,7 @@
 
 use std::fmt;
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use async_trait::async_trait;
@@ -31,6 +32,7 @@ const STORE: &str = "wal2delta";
 pub(crate) struct Connection {
     location: Location,
     state: RwLock<State>,
+    renewals: AtomicU64,
     /// Permits for uploads of data.
     pub uploads: Arc<Semaphore>,
 }
@@ -53,6 +55,7 @@ impl Connection {
                 access,
                 client: None,
             }),
+            renewals: AtomicU64::new(0),
             uploads: Arc::new(Semaphore::new(UPLOADS)),
         }
     }
@@ -69,7 +72,13 @@ impl Connection {
         }
         state.access = access;
         state.client = None;
+        self.renewals.fetch_add(1, Ordering::Relaxed);
         true
+    }
+
+    /// How often that was.
+    pub(crate) fn renewals(&self) -> u64 {
+        self.renewals.load(Ordering::Relaxed)
     }
 
     /// How requests are made now.

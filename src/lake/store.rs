@@ -19,6 +19,7 @@ use url::Url;
 use uuid::Uuid;
 
 use crate::fail_point;
+use crate::lake::connection::Connection;
 use crate::lake::error::{ErrorKind, LakeError};
 
 /// Longest time of a single call.
@@ -40,8 +41,8 @@ pub(crate) struct TableStore {
     store: Arc<dyn ObjectStore>,
     name: Arc<str>,
     patience: Duration,
-    /// Permits for data files on their way over a network; none for a disk.
-    uploads: Option<Arc<Semaphore>>,
+    /// The way to a store over a network; none for a disk.
+    connection: Option<Arc<Connection>>,
 }
 
 impl TableStore {
@@ -52,14 +53,19 @@ impl TableStore {
             store,
             name: Arc::from(name),
             patience,
-            uploads: None,
+            connection: None,
         }
     }
 
     /// Data files go over a network: large ones in parts, and only so many at a time.
-    pub(crate) fn with_uploads(mut self, uploads: Arc<Semaphore>) -> Self {
-        self.uploads = Some(uploads);
+    pub(crate) fn over(mut self, connection: Arc<Connection>) -> Self {
+        self.connection = Some(connection);
         self
+    }
+
+    /// How often the credentials have been changed.
+    fn renewals(&self) -> u64 {
+        self.connection.as_ref().map_or(0, |way| way.renewals())
     }
 
     /// Pauses between the tries of one piece of work.
@@ -137,19 +143,24 @@ impl TableStore {
         let doing = self.doing("write", path);
         let mut pauses = self.pauses();
         loop {
+            let renewals = self.renewals();
             let error = match self.put_once(&doing, path, &content).await {
                 Ok(()) => return Ok(()),
                 Err(error) => error,
             };
-            if error.kind() != ErrorKind::Transient || !pauses.wait().await {
+            // A large upload ends with the credentials that it began with.
+            let renewed = error.kind() == ErrorKind::Denied && renewals != self.renewals();
+            if !(renewed || error.kind() == ErrorKind::Transient) || !pauses.wait().await {
                 return Err(error);
             }
         }
     }
 
     async fn put_once(&self, doing: &str, path: &Path, content: &Bytes) -> Result<(), LakeError> {
-        if let Some(uploads) = self.uploads.as_ref().filter(|_| content.len() > PART_BYTES) {
-            return self.put_parts(doing, path, content, uploads).await;
+        if let Some(way) = &self.connection
+            && content.len() > PART_BYTES
+        {
+            return self.put_parts(doing, path, content, &way.uploads).await;
         }
         let _permit = self.permit().await?;
         let payload = PutPayload::from(content.clone());
@@ -165,8 +176,8 @@ impl TableStore {
 
     /// What waits for a permit does not wait for the store: the time of a call begins after it.
     async fn permit(&self) -> Result<Option<SemaphorePermit<'_>>, LakeError> {
-        match &self.uploads {
-            Some(uploads) => Ok(Some(permit(uploads).await?)),
+        match &self.connection {
+            Some(way) => Ok(Some(permit(&way.uploads).await?)),
             None => Ok(None),
         }
     }
