@@ -29,6 +29,7 @@ mod log;
 mod mapping;
 mod memory;
 mod open;
+mod options;
 mod parquet;
 mod row_keys;
 mod runtime;
@@ -49,13 +50,14 @@ mod writers;
 #[cfg(test)]
 mod tests;
 
-pub use access::{Access, OptionError, OptionPlace, OptionValues, check_options};
+pub use access::Access;
 pub use ask::{Asked, ask};
 pub use budget::{Budget, Charge, Charged};
 pub use destination::{Destination, folder_name};
 pub use error::{ErrorKind, LakeError, Retry};
 pub use event::{Cleared, DataFile, Event, Found};
 pub use evolve::Evolved;
+pub use options::{OptionError, OptionPlace, OptionValues, check_options};
 pub use runtime::{Lake, LakeConfig};
 pub use schema::{Field, HistorySchema, SYSTEM_COLUMNS, SchemaError};
 pub use source::{Progress, Source};
