@@ -20,13 +20,13 @@ help: ## these lines
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 16
 
 .PHONY: demo
-demo: ## a throw-away server, a shop's tables and their history in Delta; KEEP=1 leaves the server running
+demo: ## a throw-away server, a shop's tables and their history in Delta; LAKE=s3: in a bucket; KEEP=1 leaves it running
 	@pg_config=$$(scripts/postgres17 --own)
 	$(call cargo-for,$$pg_config)
 	run cargo build --release --locked
 	run scripts/install "$$pg_config"
-	python=$$(scripts/venv venv-demo scripts/demo-requirements.txt)
-	run "$$python" scripts/demo "$$pg_config"
+	python=$$(scripts/venv venv-demo$(if $(LAKE),-$(LAKE)) scripts/demo$(if $(LAKE),-$(LAKE))-requirements.txt)
+	run env LAKE=$(LAKE) "$$python" scripts/demo "$$pg_config"
 
 .PHONY: test
 test: ## unit tests, SQL tests, whole-cluster tests; PYTEST_ARGS='-k name' is passed to pytest
@@ -40,6 +40,7 @@ test: ## unit tests, SQL tests, whole-cluster tests; PYTEST_ARGS='-k name' is pa
 	export WAL2DELTA_PG_CONFIG=$$pg_config
 	python=$$(scripts/venv venv tests/requirements.txt)
 	if [[ -x pg_test/run ]]; then run pg_test/run; fi
+	export AZURITE=$$(scripts/azurite)
 	run "$$python" -m pytest tests $(PYTEST_ARGS)
 
 .PHONY: torture

@@ -30,7 +30,11 @@ CREATE TABLE wal2delta.feeds (
     -- Identities of the data directories it has lived in: a copy of the server must not either.
     homes text[] NOT NULL,
     paused boolean NOT NULL DEFAULT false,
-    started_at timestamptz NOT NULL
+    started_at timestamptz NOT NULL,
+    -- The foreign server that says how the destination is reached; NULL: the server's environment.
+    server_oid oid,
+    -- The role that started it, whose user mapping counts.
+    role_oid oid NOT NULL
 );
 -- The feed worker takes a feed up, and lets it go, where the WAL has the row come and go.
 ALTER TABLE wal2delta.feeds REPLICA IDENTITY FULL;
@@ -55,6 +59,39 @@ CREATE TABLE wal2delta.resyncs (
 CREATE TABLE wal2delta.full_schemas (
     schema_oid oid PRIMARY KEY
 );
+
+-- Named destinations are servers of this wrapper, credentials their user mappings. It has no handler:
+-- there is nothing to scan.
+CREATE FUNCTION wal2delta.check_lake_options(options text[], catalog oid)
+RETURNS void STRICT LANGUAGE c AS 'MODULE_PATHNAME', 'check_lake_options_wrapper';
+CREATE FOREIGN DATA WRAPPER wal2delta VALIDATOR wal2delta.check_lake_options;
+COMMENT ON FOREIGN DATA WRAPPER wal2delta IS 'destinations of feeds; their options say how they are reached';
+
+-- A feed would not reach its destination any more. No entry in pg_depend says so: what depends on the
+-- server is a row, and CASCADE must not drop a schema.
+CREATE FUNCTION wal2delta.keep_used_servers()
+RETURNS event_trigger LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    used record;
+BEGIN
+    SELECT d.object_name, n.nspname, f.destination INTO used
+    FROM pg_event_trigger_dropped_objects() d
+    JOIN wal2delta.own_feeds f ON f.server_oid = d.objid
+    JOIN pg_namespace n ON n.oid = f.schema_oid
+    WHERE d.classid = 'pg_foreign_server'::regclass
+    LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'cannot drop server % because a feed needs it', used.object_name
+            USING ERRCODE = 'dependent_objects_still_exist',
+                  DETAIL = format('Schema %I is fed to it (%s).', used.nspname, used.destination),
+                  HINT = format('Stop the feed first: SELECT wal2delta.stop(%L);', used.nspname);
+    END IF;
+END
+$$;
+CREATE EVENT TRIGGER wal2delta_drop_server ON sql_drop
+    WHEN TAG IN ('DROP SERVER', 'DROP OWNED', 'DROP FOREIGN DATA WRAPPER')
+    EXECUTE FUNCTION wal2delta.keep_used_servers();
 
 CREATE FUNCTION wal2delta.start(
     source_schema name, destination text DEFAULT NULL, options jsonb DEFAULT '{}')
@@ -213,6 +250,7 @@ GRANT USAGE ON SCHEMA wal2delta TO PUBLIC;
 GRANT SELECT ON wal2delta.full_schemas TO PUBLIC;
 
 REVOKE ALL ON FUNCTION
+    wal2delta.check_lake_options(text[], oid),
     wal2delta.start(name, text, jsonb), wal2delta.stop(name), wal2delta.pause(name),
     wal2delta.resume(name), wal2delta.alter(name, jsonb), wal2delta.resync(regclass), wal2delta.flush(interval),
     wal2delta.check(), wal2delta.table_states(), wal2delta.feed_error(),

@@ -3,7 +3,7 @@
 //!
 //! The modules follow the way of a change: [`decode`] reads the write-ahead log in-process,
 //! [`columns`] turns tuples into Arrow columns, [`feed`] decides which tables take part and when
-//! to flush, [`lake`] writes Parquet files and Delta commits. [`launcher`] starts the background
+//! to flush, [`lake`] writes Parquet files and Delta commits, where a [`foreign_server`] says. [`launcher`] starts the background
 //! workers ([`process`] is what they do alike), [`api`] holds the SQL functions, [`shared`] what the
 //! processes tell each other, and [`database_commands`] has workers leave a database for DDL of it.
 //! At each step of the way a test build can fail ([`fail_point`]).
@@ -14,6 +14,7 @@ pub mod database_commands;
 pub mod decode;
 pub mod fail_point;
 pub mod feed;
+pub mod foreign_server;
 pub mod lake;
 pub mod launcher;
 pub mod process;

@@ -173,7 +173,7 @@ pub struct TableStatus {
     /// Why the table is skipped.
     pub reason: Text<128>,
     /// What failed last.
-    pub error: Text<448>,
+    pub error: Text<640>,
 }
 
 /// Status of a table, as `wal2delta.tables` names it.

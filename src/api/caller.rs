@@ -89,8 +89,9 @@ pub(super) fn check_owner(namespace: u32, name: &str) {
     }
 }
 
-/// A folder of the server may be written by those who may write any of its files.
-pub(super) fn check_local_access() {
+/// A folder of the server may be written by those who may write any of its files; so may an object
+/// store, with what the server's environment offers.
+pub(super) fn check_local_access(folder: bool) {
     // SAFETY: a privilege check by OIDs.
     let allowed = unsafe {
         pg_sys::has_privs_of_role(
@@ -99,10 +100,21 @@ pub(super) fn check_local_access() {
         )
     };
     if !allowed {
+        let (message, hint) = match folder {
+            true => (
+                "permission denied to feed to a folder of the server",
+                "Only roles with privileges of the role pg_write_server_files may do so.",
+            ),
+            false => (
+                "permission denied to feed to a URL with the credentials of the server",
+                "Only roles with privileges of the role pg_write_server_files may do so; \
+                 others name a server of the foreign-data wrapper wal2delta.",
+            ),
+        };
         report(
             PgSqlErrorCode::ERRCODE_INSUFFICIENT_PRIVILEGE,
-            "permission denied to feed to a folder of the server",
-            "Only roles with privileges of the role pg_write_server_files may do so.",
+            message,
+            hint,
         );
     }
 }

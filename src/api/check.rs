@@ -6,11 +6,13 @@ use std::ffi::CStr;
 
 use super::caller::wal_level_is_logical;
 use super::catalog::{count_feeds, select_one};
+use super::place::wait;
 use super::states::feed_error;
 use super::worker::free_slot;
 use super::{PRELOAD_HINT, SLOT_HINT, WAL_LEVEL_HINT, WORKERS_HINT, my_database};
 use crate::decode::Slot;
-use crate::lake::Destination;
+use crate::foreign_server;
+use crate::lake::{Destination, ask};
 use crate::shared;
 
 /// `wal2delta.check()`
@@ -60,10 +62,12 @@ fn check() -> TableIterator<
             error.map(|error| format!("{error}. See the server log.")),
         ));
     }
-    for destination in destinations() {
-        let result = Destination::parse(&destination).and_then(|place| place.check());
+    for fed in destinations() {
+        let access = foreign_server::access(&fed.destination, fed.server, fed.role);
+        let result = Destination::open(&fed.destination, access)
+            .and_then(|place| wait(ask(async move { place.check().await })));
         rows.push((
-            format!("destination {destination}"),
+            format!("destination {}", fed.destination),
             result.is_ok(),
             result.err().map(|error| error.with_remedy()),
         ));
@@ -93,9 +97,19 @@ fn plugin_listed() -> bool {
     }
 }
 
-fn destinations() -> Vec<String> {
+/// A destination, and by whom it is reached.
+#[derive(serde::Deserialize)]
+struct Fed {
+    destination: String,
+    server: Option<u32>,
+    role: u32,
+}
+
+fn destinations() -> Vec<Fed> {
     let text: Option<String> = select_one(
-        "SELECT jsonb_agg(DISTINCT destination)::text FROM wal2delta.own_feeds",
+        "SELECT pg_catalog.jsonb_agg(DISTINCT pg_catalog.jsonb_build_object( \
+             'destination', destination, 'server', server_oid::bigint, 'role', role_oid::bigint))::text \
+         FROM wal2delta.own_feeds",
         &[],
     );
     text.and_then(|text| serde_json::from_str(&text).ok())

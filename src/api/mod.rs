@@ -1,6 +1,6 @@
 //! The SQL functions. They run in foreground backends: they check, write one row, and wait for the
 //! feed worker where that is what they promise; none of them decodes or writes to a destination
-//! (beyond making and probing its folder).
+//! (beyond making and probing it).
 
 mod alter;
 mod caller;
@@ -8,6 +8,8 @@ mod catalog;
 mod check;
 mod feeds;
 mod flush;
+mod options;
+mod place;
 mod start;
 mod states;
 mod worker;

@@ -6,15 +6,15 @@ use pgrx::prelude::*;
 use std::ffi::CStr;
 use std::time::Duration;
 
-use super::caller::{check_local_access, check_schema, check_server};
+use super::caller::{check_schema, check_server};
 use super::catalog::{as_superuser, select_one};
+use super::place::{self, Place, check_overlap, refuse, wait};
 use super::worker::{check_slot, wait_for_worker};
 use super::{my_database, report};
 use crate::decode::insert_position;
 use crate::feed::Options;
-use crate::lake::{Destination, ErrorKind, LakeError};
+use crate::lake::{Destination, ask};
 use crate::process;
-use crate::settings;
 
 /// `wal2delta.start(source_schema, destination, options)`
 #[pg_extern(sql = false)]
@@ -31,8 +31,8 @@ fn start(source_schema: Option<&CStr>, destination: Option<&str>, options: Optio
     let namespace = check_schema(source_schema, &name);
     let json = options.map_or_else(|| serde_json::json!({}), |json| json.0);
     let options = parse_options(&json);
-    let destination = parse_destination(destination);
-    check_local_access();
+    let place = place::given(destination);
+    let destination = &place.destination;
     if let Some(fed_to) = feed_destination(namespace) {
         report(
             PgSqlErrorCode::ERRCODE_DUPLICATE_OBJECT,
@@ -42,12 +42,14 @@ fn start(source_schema: Option<&CStr>, destination: Option<&str>, options: Optio
     }
     let database = my_database();
     check_slot(database);
-    if let Err(error) = destination.prepare() {
-        report_destination(&error);
+    check_overlap(destination);
+    let prepared = destination.clone();
+    if let Err(error) = wait(ask(async move { prepared.prepare().await })) {
+        refuse(&error);
     }
     wait_for_worker(database);
-    insert_feed(namespace, &destination, &json, &options);
-    if !options.snapshot && holds_history_of(&destination, namespace) {
+    insert_feed(namespace, &place, &json, &options);
+    if !options.snapshot && holds_history_of(destination, namespace) {
         ErrorReport::new(
             PgSqlErrorCode::ERRCODE_SUCCESSFUL_COMPLETION,
             format!("the histories of schema \"{name}\" in \"{destination}\" are gone on with; \
@@ -70,31 +72,6 @@ pub(super) fn parse_options(json: &serde_json::Value) -> Options {
     })
 }
 
-fn report_destination(error: &LakeError) -> ! {
-    let code = match error.kind() {
-        ErrorKind::Config => PgSqlErrorCode::ERRCODE_INVALID_PARAMETER_VALUE,
-        // As Postgres itself has it (errcode_for_file_access).
-        ErrorKind::Denied => PgSqlErrorCode::ERRCODE_INSUFFICIENT_PRIVILEGE,
-        _ => PgSqlErrorCode::ERRCODE_IO_ERROR,
-    };
-    let hint = error
-        .hint()
-        .unwrap_or_else(|| "Check the destination.".into());
-    report(code, error.to_string(), hint)
-}
-
-fn parse_destination(text: Option<&str>) -> Destination {
-    let text = match text {
-        Some(text) => text.to_owned(),
-        None => settings::default_destination().unwrap_or_else(|| {
-            // SAFETY: set once at server start; the path is absolute.
-            let folder = unsafe { CStr::from_ptr(pg_sys::DataDir) };
-            format!("{}/wal2delta", folder.to_string_lossy())
-        }),
-    };
-    Destination::parse(&text).unwrap_or_else(|error| report_destination(&error))
-}
-
 /// An interval as Postgres reads it; `None` for text that is none.
 fn parse_interval(text: &str) -> Option<Duration> {
     use std::str::FromStr;
@@ -113,12 +90,7 @@ fn feed_destination(namespace: u32) -> Option<String> {
     )
 }
 
-fn insert_feed(
-    namespace: u32,
-    destination: &Destination,
-    json: &serde_json::Value,
-    options: &Options,
-) {
+fn insert_feed(namespace: u32, place: &Place, json: &serde_json::Value, options: &Options) {
     // SAFETY: reads the control file's copy in shared memory.
     let system = unsafe { pg_sys::GetSystemIdentifier() };
     let home = process::home();
@@ -133,19 +105,22 @@ fn insert_feed(
             client
                 .update(
                     "INSERT INTO wal2delta.feeds (schema_oid, destination, options, generation, \
-                         continues, system_identifier, database_oid, homes, started_at) \
+                         continues, system_identifier, database_oid, homes, started_at, \
+                         server_oid, role_oid) \
                      VALUES ($1, $2, $3, $4, $5, $6, $7, ARRAY[$8], \
-                             pg_catalog.clock_timestamp())",
+                             pg_catalog.clock_timestamp(), $9, $10)",
                     None,
                     &[
                         pg_sys::Oid::from(namespace).into(),
-                        destination.to_string().into(),
+                        place.destination.to_string().into(),
                         pgrx::JsonB(json.clone()).into(),
                         (insert_position() as i64).into(),
                         (!options.snapshot).into(),
                         (system as i64).into(),
                         pg_sys::Oid::from(my_database()).into(),
                         home.into(),
+                        place.server.map(pg_sys::Oid::from).into(),
+                        pg_sys::Oid::from(place.role).into(),
                     ],
                 )
                 .map(|_| ())
@@ -161,8 +136,10 @@ fn holds_history_of(destination: &Destination, namespace: u32) -> bool {
     // SAFETY: reads the control file's copy in shared memory.
     let system = unsafe { pg_sys::GetSystemIdentifier() };
     let database = my_database();
-    destination
-        .sources()
+    let asked = destination.clone();
+    let sources = wait(ask(async move { asked.sources().await }));
+    sources
+        .unwrap_or_default()
         .into_iter()
         .filter(|source| source.system == system && source.database == database)
         // SAFETY: a catalog look-up by OID.

@@ -15,7 +15,8 @@ use super::own_wal::Refusal;
 use super::reason::{Lack, Lacking};
 use crate::columns::{Encoding, Shape};
 use crate::decode::{Existing, insert_position, roots};
-use crate::lake::Field;
+use crate::foreign_server;
+use crate::lake::{Access, Field};
 use crate::process;
 
 /// Tables that are locked at the same time, to read their columns.
@@ -32,6 +33,12 @@ pub struct FeedRow {
     pub namespace: u32,
     /// Destination in canonical form.
     pub destination: String,
+    /// How the destination is reached now.
+    pub access: Access,
+    /// The foreign server that says so, if there is one.
+    pub server: Option<u32>,
+    /// The role whose user mapping counts.
+    pub role: u32,
     /// Options.
     pub options: Options,
     /// Life of the feed.
@@ -193,7 +200,7 @@ fn read(system: u64, database: u32, fed: &[u32]) -> SpiResult<Option<Look>> {
                     (extract(epoch FROM (f.options->>'flush_interval')::interval) * 1000)::bigint, \
                     EXISTS (SELECT FROM pg_catalog.pg_namespace n WHERE n.oid = f.schema_oid), \
                     f.paused, pg_catalog.array_to_string(f.homes, ','), \
-                    (extract(epoch FROM f.started_at) * 1000)::bigint \
+                    (extract(epoch FROM f.started_at) * 1000)::bigint, f.server_oid, f.role_oid \
              FROM wal2delta.feeds f \
              WHERE f.system_identifier = $1 AND f.database_oid = $2",
             None,
@@ -310,9 +317,15 @@ fn feed_row(row: &SpiHeapTupleData) -> SpiResult<FeedRow> {
         .unwrap_or_default();
     let options = Options::parse(&options, |_| interval)
         .unwrap_or_else(|error| pgrx::error!("invalid options of a feed: {}", error.message));
+    let destination = row.get::<String>(2)?.unwrap_or_default();
+    let server = row.get::<pg_sys::Oid>(11)?.map(pg_sys::Oid::to_u32);
+    let role = row.get::<pg_sys::Oid>(12)?.map_or(0, pg_sys::Oid::to_u32);
     Ok(FeedRow {
         namespace: row.get::<pg_sys::Oid>(1)?.map_or(0, pg_sys::Oid::to_u32),
-        destination: row.get::<String>(2)?.unwrap_or_default(),
+        access: foreign_server::access(&destination, server, role),
+        destination,
+        server,
+        role,
         options,
         generation: row.get::<i64>(4)?.unwrap_or_default() as u64,
         continues: row.get::<bool>(5)?.unwrap_or_default(),

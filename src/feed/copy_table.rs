@@ -13,9 +13,7 @@ use super::snapshot_worker::End;
 use super::waiters::Waiters;
 use crate::columns::{Encoding, Shape};
 use crate::decode::insert_position;
-use crate::lake::{
-    Believed, Destination, Event, HistorySchema, HistoryWriter, Lake, OpenTable, Source, Target,
-};
+use crate::lake::{Believed, Event, HistorySchema, HistoryWriter, Lake, OpenTable, Source, Target};
 use crate::process;
 use crate::shared::{self, LaneState};
 
@@ -246,7 +244,7 @@ pub(super) fn open(
     schema: &HistorySchema,
     target: Target,
 ) -> Result<HistoryWriter, End> {
-    let destination = Destination::parse(&job.destination).map_err(|error| error.to_string())?;
+    let destination = job.destination().map_err(|error| error.with_remedy())?;
     Ok(lake.open(OpenTable {
         table: job.table,
         source: Source {

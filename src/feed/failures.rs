@@ -107,6 +107,23 @@ impl Feeds {
         }
     }
 
+    /// Has the failed tables of a feed tried again at once: the way to its destination is another one.
+    pub fn retry_now(&mut self, namespace: u32) {
+        let now = Instant::now();
+        let tables = self.tables.values_mut().chain(&mut self.leaving);
+        for table in tables.filter(|table| table.namespace == namespace) {
+            if let State::Failed(failure) = &mut table.state
+                && failure.retry == Retry::Backoff
+            {
+                failure.retry_at = failure.retry_at.min(now);
+            }
+        }
+        let feed = self.feeds.get_mut(&namespace);
+        if let Some(Halt::Unreachable { retry_at, .. }) = feed.and_then(|feed| feed.halt.as_mut()) {
+            *retry_at = (*retry_at).min(now);
+        }
+    }
+
     /// Tries failed tables again whose pause is over.
     pub fn retry(&mut self) {
         let now = Instant::now();

@@ -7,9 +7,11 @@ use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
 use super::scan::Extent;
-use crate::lake::{DataFile, Field};
+use crate::foreign_server;
+use crate::lake::{Access, DataFile, Destination, Field, LakeError};
 
 /// The server's folder for temporary files, relative to the data directory, where every server
 /// process works.
@@ -30,6 +32,11 @@ pub struct Job {
     pub homes: Vec<String>,
     /// Destination in canonical form.
     pub destination: String,
+    /// The foreign server that says how it is reached, if there is one. What is secret is not written
+    /// down: the snapshot worker reads it for itself.
+    pub server: Option<u32>,
+    /// The role whose user mapping counts.
+    pub role: u32,
     /// Folder of a history table that is there already.
     pub folder: Option<String>,
     /// `_pg_lsn` of the rows: at or below every commit that the snapshot will not see.
@@ -42,6 +49,35 @@ pub struct Job {
     pub evolves: bool,
     /// It is another worker's table, of which pages are to be copied.
     pub assist: Option<Assist>,
+    /// The destination, once it was asked for.
+    #[serde(skip)]
+    pub opened: Arc<OnceLock<Destination>>,
+}
+
+impl Job {
+    /// The destination, reached as the catalog says. In a transaction.
+    ///
+    /// # Errors
+    /// If what the feed worker wrote down is no destination.
+    pub fn destination(&self) -> Result<Destination, LakeError> {
+        if let Some(opened) = self.opened.get() {
+            return Ok(opened.clone());
+        }
+        let opened = Destination::open(&self.destination, self.access())?;
+        Ok(self.opened.get_or_init(|| opened).clone())
+    }
+
+    /// Has the rest of a long copy be written with the credentials that the catalog has now. In a
+    /// transaction, whatever its snapshot: the catalog's caches are of now.
+    pub fn renew(&self) {
+        if let Some(opened) = self.opened.get() {
+            opened.renew(self.access());
+        }
+    }
+
+    fn access(&self) -> Access {
+        foreign_server::access(&self.destination, self.server, self.role)
+    }
 }
 
 /// What a worker has to know to copy pages of another one's table.

@@ -13,8 +13,11 @@ use super::table::{Failure, History, Paused, Remedy, State, Stream, Table};
 use crate::lake::{Destination, Event, Found, LakeError, Progress, Retry, Source, Writer};
 use crate::process;
 
-/// How long a destination may take to say what it holds; decoding waits for it.
+/// How long a folder may take to say what it holds; decoding waits for it.
 const SURVEY_LIMIT: Duration = Duration::from_secs(30);
+/// The same of an object store: a slow one that answers gets there. One that does not answer is an
+/// error of its own, and sooner.
+const STORE_SURVEY_LIMIT: Duration = Duration::from_secs(180);
 
 /// `last_error` of a table that ended the worker.
 const UNREADABLE: &str = "a row could not be read; see the server log. \
@@ -75,13 +78,28 @@ impl Feeds {
         }
         let pauses = row.paused && !feed.row.paused;
         let resumes = feed.row.paused && !row.paused;
+        let access = row.access.clone();
+        // Where it was reached last is what another place is told from.
+        let elsewhere = !access.same_place(&feed.row.access);
+        if access.is_refused() {
+            row.access = feed.row.access.clone();
+        }
         feed.row = row;
+        // Another endpoint may be another store: what it holds has to be read first.
+        let renewed = !elsewhere && feed.destination.renew(access);
         let evolves = feed.evolves();
         let tables = self.tables.values_mut();
         for table in tables.filter(|table| table.namespace == namespace) {
             table.compare |= table.evolves != evolves;
             table.evolves = evolves;
         }
+        self.redecode |= elsewhere;
+        if renewed {
+            self.retry_now(namespace);
+        }
+        let Some(feed) = self.feeds.get_mut(&namespace) else {
+            return;
+        };
         if pauses && !matches!(feed.halt, Some(Halt::Copied)) {
             let since = feed.halt.as_ref().and_then(Halt::since);
             feed.halt = Some(Halt::Paused {
@@ -226,7 +244,7 @@ impl Feeds {
             process::wait(Duration::from_millis(20));
         }
         self.leaving.retain(|table| !mine(table));
-        let destination = match Destination::parse(&row.destination) {
+        let destination = match Destination::open(&row.destination, row.access.clone()) {
             Ok(destination) => destination,
             Err(error) => {
                 warning!("feed of schema with OID {namespace} cannot start: {error}");
@@ -273,6 +291,10 @@ impl Feeds {
         self.lake
             .survey(request, destination, self.system, self.database);
         let asked = Instant::now();
+        let limit = match destination.is_local() {
+            true => SURVEY_LIMIT,
+            false => STORE_SURVEY_LIMIT,
+        };
         loop {
             while let Some(event) = self.lake.try_event() {
                 match event {
@@ -285,10 +307,10 @@ impl Feeds {
                     event => self.handle(event),
                 }
             }
-            if asked.elapsed() > SURVEY_LIMIT {
+            if asked.elapsed() > limit {
                 return Err(LakeError::transient(format!(
                     "destination \"{destination}\" did not answer within {} s",
-                    SURVEY_LIMIT.as_secs()
+                    limit.as_secs()
                 )));
             }
             process::wait(Duration::from_millis(50));

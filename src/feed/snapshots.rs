@@ -7,6 +7,7 @@
 //! snapshot sees has been decoded: then no such transaction can come later, not even after a
 //! restart.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::buffer::{Buffer, Held, compatible};
@@ -101,12 +102,15 @@ impl Feeds {
             generation: table.generation,
             homes: feed.row.homes.clone(),
             destination: feed.row.destination.clone(),
+            server: feed.row.server,
+            role: feed.row.role,
             folder: history.map(|history| history.folder.clone()),
             lsn: self.position,
             sort_by: snapshot.last_sort_by(),
             patience_ms: table.patience.as_millis() as u64,
             evolves: matches!(snapshot.clearing, Clearing::Done(_)),
             assist: None,
+            opened: Arc::default(),
         };
         let Some(lane) = self.lanes.give(position, &job) else {
             let error = "no background worker is free for its snapshot. \

@@ -1,4 +1,5 @@
-//! Statements that wait for a table because it is copied.
+//! What a copy looks at now and then: statements that wait for the table, and the credentials of the
+//! destination.
 
 use pgrx::prelude::*;
 use std::time::{Duration, Instant};
@@ -8,10 +9,15 @@ use super::snapshot_worker::End;
 
 /// Time between two looks for statements that wait for the table.
 const LOOK_FOR_WAITERS: Duration = Duration::from_millis(200);
+/// Time between two looks at the credentials of the destination.
+const RENEW: Duration = Duration::from_secs(5);
 
 /// Looks whether a statement waits for the table that is copied: DDL must not wait for a copy that
 /// may take hours, nor what queues up behind it.
 pub(super) struct Waiters {
+    /// Its credentials may be changed meanwhile.
+    job: Job,
+    renewed: Instant,
     relations: Vec<i64>,
     patience: Duration,
     looked: Instant,
@@ -22,6 +28,8 @@ impl Waiters {
     /// For a copy of the table that locks these relations.
     pub fn new(job: &Job, relations: impl Iterator<Item = u32>) -> Waiters {
         Waiters {
+            job: job.clone(),
+            renewed: Instant::now(),
             relations: relations.chain([job.table]).map(i64::from).collect(),
             patience: Duration::from_millis(job.patience_ms),
             looked: Instant::now(),
@@ -35,6 +43,10 @@ impl Waiters {
             return Ok(());
         }
         self.looked = Instant::now();
+        if self.renewed.elapsed() > RENEW {
+            self.renewed = self.looked;
+            self.job.renew();
+        }
         let waited_for = Spi::connect(|client| {
             client
                 .select(

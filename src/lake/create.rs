@@ -32,7 +32,7 @@ pub(crate) async fn create_table(
     let destination = &spec.destination;
     for number in 0..MAX_NUMBER {
         let folder = numbered_folder_name(table_name, number);
-        let store = shared.table_store(destination, &folder, true).await?;
+        let store = destination.table_store(&folder, true).await?;
         if let Some(table) = create_in(shared, &store, spec, *whole).await? {
             return Ok((folder, store, table));
         }

@@ -1,227 +1,183 @@
-//! Where a feed's history tables live: a folder that holds one `lb_*` folder per table. It is
-//! parsed once, always shown in the same form, and checked before the first table is written.
-//! Nothing here opens a table.
+//! Where a feed's history tables live: one `lb_*` folder per table, in a folder of a disk or below a
+//! prefix of an object store. It is parsed once, always shown in the same form, and checked before the
+//! first table is written. Nothing here opens a table.
 
 use std::fmt;
-use std::fs;
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::Duration;
 
-use url::Url;
-use uuid::Uuid;
-
+use crate::lake::access::Access;
+use crate::lake::bucket::Bucket;
 use crate::lake::error::LakeError;
-use crate::lake::local::{DurableStore, create_folders, sync_folder};
+use crate::lake::folder::Folder;
+use crate::lake::location::{Location, URL_FORMS};
 use crate::lake::store::TableStore;
 
 /// Our own files in a destination begin like this; a leading dot hides them from readers.
-const OWN_FILE_PREFIX: &str = ".wal2delta";
+pub(crate) const OWN_FILE_PREFIX: &str = ".wal2delta";
 
 /// Longest file name that common file systems take, in bytes.
 const MAX_NAME_BYTES: usize = 255;
 
-/// How long a table's work is tried again when the disk fails, before it is reported.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// A place for history tables. Two are equal if they are the same place, however it is reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Destination(Place);
 
-/// A folder of history tables. Two are equal if their canonical forms are.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Destination {
-    folder: PathBuf,
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Place {
+    Folder(Folder),
+    Bucket(Bucket),
 }
 
 impl Destination {
-    /// Reads an absolute path or a `file:///` URL (percent-decoded). Doubled and trailing slashes
-    /// go, `.` and `..` are resolved as Postgres does it, by name alone.
+    /// Reads an absolute path, a `file:///` URL (percent-decoded), or the URL of an object store that
+    /// is reached with what the environment offers.
     ///
     /// # Errors
-    /// Kind `Config` for a relative path, an empty one, or a scheme that is not supported.
+    /// Kind `Config` for a relative path, an empty one, or a URL that is not right.
     pub fn parse(text: &str) -> Result<Destination, LakeError> {
-        let path = match text.split_once("://") {
-            Some(("file", _)) => file_url_path(text)?,
-            Some((scheme, _)) if is_scheme(scheme) => return Err(unsupported_scheme(scheme)),
-            _ => text.to_owned(),
-        };
-        if path.is_empty() {
-            return Err(not_absolute("destination is empty".to_owned()));
-        }
-        if path.contains('\0') {
-            return Err(not_absolute("destination contains a zero byte".to_owned()));
-        }
-        if !path.starts_with('/') {
-            return Err(not_absolute(format!(
-                "destination \"{path}\" is not an absolute path"
-            )));
-        }
-        let mut parts: Vec<&str> = Vec::new();
-        for part in path.split('/') {
-            match part {
-                "" | "." => {}
-                ".." => drop(parts.pop()),
-                _ => parts.push(part),
-            }
-        }
-        if parts.is_empty() {
-            return Err(not_absolute("destination is the root folder".to_owned()));
-        }
-        Ok(Destination {
-            folder: PathBuf::from(format!("/{}", parts.join("/"))),
-        })
+        Self::open(text, Access::environment())
     }
 
-    /// Creates the folder and its parents if need be, and makes sure that it can be written and
-    /// is not used for anything else. Blocks on the disk.
+    /// As [`Destination::parse`], for an object store that is reached in a way of its own.
     ///
     /// # Errors
-    /// As [`Destination::check`]; also if the folder cannot be created.
-    pub fn prepare(&self) -> Result<(), LakeError> {
-        match fs::metadata(&self.folder) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                create_folders(&self.folder)
-                    .map_err(|error| LakeError::io(&format!("create folder \"{self}\""), &error))?;
-            }
-            // Anything else is for check() to say.
-            _ => {}
+    /// As [`Destination::parse`].
+    pub fn open(text: &str, access: Access) -> Result<Destination, LakeError> {
+        if let Some(location) = Location::parse(text) {
+            return Ok(Destination(Place::Bucket(Bucket::new(location?, access))));
         }
-        self.check()
+        match text.split_once("://") {
+            Some((scheme, _)) if scheme != "file" && is_scheme(scheme) => Err(LakeError::config(
+                format!("unknown scheme \"{scheme}://\" in destination"),
+                format!("Give an absolute path, or a URL: {URL_FORMS}."),
+            )),
+            _ => Ok(Destination(Place::Folder(Folder::parse(text)?))),
+        }
     }
 
-    /// Makes sure that the folder exists, can be written, and holds nothing but `lb_*` folders.
-    /// Creates nothing that stays. Blocks on the disk.
+    /// Whether it is in the file system of the server.
+    pub fn is_local(&self) -> bool {
+        matches!(self.0, Place::Folder(_))
+    }
+
+    /// Has what is written from now on be written with other credentials. True if they are others, for
+    /// the same place.
+    pub fn renew(&self, access: Access) -> bool {
+        match &self.0 {
+            Place::Folder(_) => false,
+            Place::Bucket(bucket) => bucket.renew(access),
+        }
+    }
+
+    /// Whether one of two lies inside the other, and they are not the same.
+    pub fn overlaps(&self, other: &Destination) -> bool {
+        match (&self.0, &other.0) {
+            (Place::Folder(one), Place::Folder(two)) => one.overlaps(two),
+            (Place::Bucket(one), Place::Bucket(two)) => one.location().overlaps(two.location()),
+            _ => false,
+        }
+    }
+
+    /// Makes the place if need be, and makes sure that it can be listed, read and written by one at a
+    /// time, and is not used for anything else.
     ///
     /// # Errors
-    /// Kind `Config` with a hint, or `Transient` if the disk fails.
-    pub fn check(&self) -> Result<(), LakeError> {
-        let metadata = fs::metadata(&self.folder).map_err(|error| {
-            if error.kind() == std::io::ErrorKind::NotFound {
-                return LakeError::config(
-                    format!("destination \"{self}\" does not exist"),
-                    "Create the folder, or call wal2delta.start() again, which creates it.",
-                );
-            }
-            LakeError::io(&format!("look at destination \"{self}\""), &error)
-        })?;
-        if !metadata.is_dir() {
-            return Err(LakeError::config(
-                format!("destination \"{self}\" is not a folder"),
-                "Give a folder that is empty or does not exist yet.",
-            ));
+    /// As [`Destination::check`]; also if a folder cannot be created.
+    pub async fn prepare(&self) -> Result<(), LakeError> {
+        match &self.0 {
+            Place::Folder(folder) => folder.on_disk(|folder| folder.prepare()).await,
+            Place::Bucket(bucket) => bucket.prepare().await,
         }
-        self.check_entries()?;
-        let probe = self
-            .folder
-            .join(format!("{OWN_FILE_PREFIX}-probe-{}", Uuid::new_v4()));
-        fs::write(&probe, b"")
-            .and_then(|()| fs::remove_file(&probe))
-            .map_err(|error| LakeError::io(&format!("write to destination \"{self}\""), &error))
     }
 
-    fn check_entries(&self) -> Result<(), LakeError> {
-        let failed =
-            |error: std::io::Error| LakeError::io(&format!("list destination \"{self}\""), &error);
-        for entry in fs::read_dir(&self.folder).map_err(failed)? {
-            let entry = entry.map_err(failed)?;
-            let name = entry.file_name();
-            let name = name.to_string_lossy();
-            let table = name.starts_with("lb_") && is_folder(&entry.path()).map_err(failed)?;
-            if !table && !name.starts_with(OWN_FILE_PREFIX) {
-                return Err(LakeError::config(
-                    format!(
-                        "destination \"{self}\" holds \"{name}\", which is not a history table"
-                    ),
-                    "Give a folder that is empty, does not exist yet, or holds only history tables.",
-                ));
+    /// Makes sure that the place is there, can be listed, read and written, and holds nothing but
+    /// `lb_*` folders. Creates nothing that stays.
+    ///
+    /// # Errors
+    /// With a hint, of the kind that says what is wrong.
+    pub async fn check(&self) -> Result<(), LakeError> {
+        match &self.0 {
+            Place::Folder(folder) => folder.on_disk(|folder| folder.check()).await,
+            Place::Bucket(bucket) => bucket.check().await,
+        }
+    }
+
+    /// The names of the `lb_*` folders, sorted, of a place that `start` has made.
+    pub(crate) async fn existing_table_folders(&self) -> Result<Vec<String>, LakeError> {
+        match &self.0 {
+            Place::Folder(folder) => {
+                folder
+                    .on_disk(|folder| {
+                        folder.check_exists()?;
+                        folder.table_folders()
+                    })
+                    .await
+            }
+            Place::Bucket(bucket) => {
+                bucket.check_exists().await?;
+                bucket.table_folders().await
             }
         }
-        Ok(())
     }
 
-    /// The folder.
-    pub(crate) fn folder(&self) -> &std::path::Path {
-        &self.folder
+    /// The store of one table; its folder is made only with `make`, for a new table.
+    pub(crate) async fn table_store(
+        &self,
+        name: &str,
+        make: bool,
+    ) -> Result<TableStore, LakeError> {
+        match &self.0 {
+            Place::Folder(folder) => {
+                let name = name.to_owned();
+                folder
+                    .on_disk(move |folder| folder.table_store(&name, make))
+                    .await
+            }
+            Place::Bucket(bucket) => bucket.table_store(name, make).await,
+        }
     }
 
-    /// The names of the `lb_*` folders, sorted; none if the destination does not exist. Blocks.
-    pub(crate) fn table_folders(&self) -> Result<Vec<String>, LakeError> {
-        let failed =
-            |error: std::io::Error| LakeError::io(&format!("list destination \"{self}\""), &error);
-        let entries = match fs::read_dir(&self.folder) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-            entries => entries.map_err(failed)?,
-        };
-        let mut folders = Vec::new();
-        for entry in entries {
-            let entry = entry.map_err(failed)?;
-            // A name that is not UTF-8 cannot be ours.
-            let Ok(name) = entry.file_name().into_string() else {
-                continue;
-            };
-            if name.starts_with("lb_") && is_folder(&entry.path()).map_err(failed)? {
-                folders.push(name);
+    /// The store of a table if its folder holds a log.
+    pub(crate) async fn store_of_log(&self, name: &str) -> Result<Option<TableStore>, LakeError> {
+        match &self.0 {
+            Place::Folder(folder) => {
+                let name = name.to_owned();
+                folder
+                    .on_disk(move |folder| match folder.has_log(&name)? {
+                        true => folder.table_store(&name, false).map(Some),
+                        false => Ok(None),
+                    })
+                    .await
+            }
+            Place::Bucket(bucket) => {
+                let store = bucket.table_store(name, true).await?;
+                Ok(store.has_log().await?.then_some(store))
             }
         }
-        folders.sort_unstable();
-        Ok(folders)
-    }
-
-    /// The folders of [`Destination::table_folders`] that hold a Delta log.
-    pub(crate) fn log_folders(&self) -> Result<Vec<String>, LakeError> {
-        let mut folders = Vec::new();
-        for folder in self.table_folders()? {
-            let log = self.folder.join(&folder).join("_delta_log");
-            // One that cannot be looked at may be a history: it must not be passed over.
-            let is_log = is_folder(&log).map_err(|error| {
-                LakeError::io(&format!("look at \"{}\"", log.display()), &error)
-            })?;
-            if is_log {
-                folders.push(folder);
-            }
-        }
-        Ok(folders)
-    }
-
-    /// The store of one table; its folder is made only with `make`, for a new table. Blocks on the
-    /// disk.
-    pub(crate) fn table_store(&self, folder: &str, make: bool) -> Result<TableStore, LakeError> {
-        let path = self.folder.join(folder);
-        let name = path.display().to_string();
-        if make {
-            create_folders(&path.join("_delta_log"))
-                .map_err(|error| LakeError::io(&format!("create folder \"{name}\""), &error))?;
-        } else if !is_folder(&path.join("_delta_log"))
-            .map_err(|error| LakeError::io(&format!("look at folder \"{name}\""), &error))?
-        {
-            return Err(LakeError::config(
-                format!("history table \"{name}\" does not exist any more"),
-                "Bring it back (is its volume mounted?), or stop the feed and start it again.",
-            ));
-        }
-        // A crash of an earlier process may have left a commit that is visible but whose folder
-        // entry is not on disk yet. Once it has been read it must not vanish.
-        sync_folder(&path.join("_delta_log"))
-            .and_then(|()| sync_folder(&path))
-            .map_err(|error| LakeError::io(&format!("synchronize folder \"{name}\""), &error))?;
-        let store = DurableStore::new(&path)
-            .map_err(|error| LakeError::store(&format!("open folder \"{name}\""), &error))?;
-        Ok(TableStore::new(Arc::new(store), name, PATIENCE))
     }
 }
 
-/// The canonical form: an absolute path without a trailing slash.
+/// The canonical form.
 impl fmt::Display for Destination {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.folder.display().fmt(f)
+        match &self.0 {
+            Place::Folder(folder) => folder.fmt(f),
+            Place::Bucket(bucket) => bucket.location().fmt(f),
+        }
     }
 }
 
-/// Whether there is a folder. Unlike `Path::is_dir`, it does not take one that cannot be looked at for
-/// one that is not there.
-pub(crate) fn is_folder(path: &std::path::Path) -> std::io::Result<bool> {
-    match fs::metadata(path) {
-        Ok(metadata) => Ok(metadata.is_dir()),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(error),
-    }
+/// Whether an entry of a destination is none of ours.
+pub(crate) fn is_foreign(name: &str, folder: bool) -> bool {
+    let table = folder && name.starts_with("lb_");
+    !(table || name.starts_with(OWN_FILE_PREFIX))
+}
+
+/// The error that a destination holds something else.
+pub(crate) fn not_history(destination: &dyn fmt::Display, name: &str) -> LakeError {
+    LakeError::config(
+        format!("destination \"{destination}\" holds \"{name}\", which is not a history table"),
+        "Give a folder that is empty, does not exist yet, or holds only history tables.",
+    )
 }
 
 fn is_scheme(text: &str) -> bool {
@@ -229,49 +185,6 @@ fn is_scheme(text: &str) -> bool {
         && text
             .chars()
             .all(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.'))
-}
-
-fn file_url_path(text: &str) -> Result<String, LakeError> {
-    let wrong = |why: &str| {
-        LakeError::config(
-            format!("destination \"{text}\" {why}"),
-            "Write a local folder as an absolute path, or as file:///folder.",
-        )
-    };
-    let url = Url::parse(text).map_err(|_| wrong("is not a valid URL"))?;
-    if url.query().is_some() || url.fragment().is_some() {
-        return Err(wrong("has a query or a fragment"));
-    }
-    let path: PathBuf = url
-        .to_file_path()
-        .map_err(|()| wrong("names another host"))?;
-    path.into_os_string()
-        .into_string()
-        .map_err(|_| wrong("is not valid UTF-8"))
-}
-
-fn unsupported_scheme(scheme: &str) -> LakeError {
-    let hint = "Give a local folder as an absolute path, or as file:///folder.";
-    match scheme.to_ascii_lowercase().as_str() {
-        known @ ("s3" | "s3a" | "abfs" | "abfss" | "az" | "azure" | "adl" | "gs" | "gcs"
-        | "http" | "https") => LakeError::config(
-            format!(
-                "destinations in an object store (\"{known}://\") are not supported yet by this version"
-            ),
-            hint,
-        ),
-        other => LakeError::config(
-            format!("unknown scheme \"{other}://\" in destination"),
-            hint,
-        ),
-    }
-}
-
-fn not_absolute(message: String) -> LakeError {
-    LakeError::config(
-        message,
-        "Give a folder as an absolute path, or as file:///folder.",
-    )
 }
 
 /// The folder name of a source table's history: `lb_<table>_history`. A byte that has a meaning
@@ -361,7 +274,7 @@ mod tests {
             "/",
             "/..",
             "file://host/lake",
-            "s3://bucket/x",
+            "s3:///x",
             "abfss://c@a/x",
             "ftp://x/y",
             "file:///x?y",
@@ -373,40 +286,24 @@ mod tests {
                 "{text}"
             );
         }
-        assert!(
-            Destination::parse("gs://b")
-                .unwrap_err()
-                .to_string()
-                .contains("not supported yet")
-        );
     }
 
     #[test]
-    fn prepare_creates_and_refuses_foreign_content() {
-        let folder = tempfile::tempdir().unwrap();
-        let lake = folder.path().join("a/b");
-        let destination = Destination::parse(lake.to_str().unwrap()).unwrap();
-        assert_eq!(destination.check().unwrap_err().kind(), ErrorKind::Config);
-        destination.prepare().unwrap();
-        destination.prepare().unwrap();
-        assert!(destination.log_folders().unwrap().is_empty());
-        fs::create_dir_all(lake.join("lb_x_history/_delta_log")).unwrap();
-        fs::write(lake.join(".wal2delta-x"), "").unwrap();
-        destination.prepare().unwrap();
-        assert_eq!(destination.log_folders().unwrap(), ["lb_x_history"]);
-        assert_eq!(destination.table_folders().unwrap(), ["lb_x_history"]);
+    fn places_overlap_when_one_is_inside_the_other() {
+        let at = |text: &str| Destination::parse(text).unwrap();
+        assert!(at("/a").overlaps(&at("/a/b/")));
+        assert!(!at("/a").overlaps(&at("/a/")));
+        assert!(!at("/a").overlaps(&at("/ab")));
+        assert!(at("s3://b/x/y").overlaps(&at("s3a://b/x/")));
+        assert!(!at("s3://b/a").overlaps(&at("/a/b")));
+        assert_eq!(at("s3://b/x"), at("s3a://b/x/"));
+    }
 
-        fs::write(lake.join("notes.txt"), "").unwrap();
-        let error = destination.prepare().unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Config);
-        assert!(error.to_string().contains("\"notes.txt\""));
-        let file = Destination::parse(lake.join("notes.txt").to_str().unwrap()).unwrap();
-        assert!(
-            file.prepare()
-                .unwrap_err()
-                .to_string()
-                .contains("is not a folder")
-        );
+    #[test]
+    fn folders_of_tables_are_keys_as_they_are() {
+        let key = format!("x/{}", folder_name("a/ü b~"));
+        let path = object_store::path::Path::parse(&key).unwrap();
+        assert_eq!(path.as_ref(), key);
     }
 
     #[test]

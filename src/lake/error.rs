@@ -13,6 +13,8 @@ pub enum ErrorKind {
     Conflict,
     /// The store refuses access.
     Denied,
+    /// There is no such bucket, or it is somewhere else.
+    Missing,
     /// The destination is wrong, or holds something that is not ours.
     Config,
     /// The rows or the schema cannot be expressed in Delta.
@@ -37,9 +39,11 @@ impl ErrorKind {
     pub const fn retry(self) -> Retry {
         match self {
             // That a person has mended the destination is found out like any other recovery.
-            ErrorKind::Transient | ErrorKind::Denied | ErrorKind::Internal | ErrorKind::Config => {
-                Retry::Backoff
-            }
+            ErrorKind::Transient
+            | ErrorKind::Denied
+            | ErrorKind::Missing
+            | ErrorKind::Internal
+            | ErrorKind::Config => Retry::Backoff,
             ErrorKind::Data => Retry::AfterChange,
             ErrorKind::Conflict => Retry::AfterResync,
         }
@@ -47,7 +51,10 @@ impl ErrorKind {
 
     /// Whether the store has not answered: then the error says nothing about what is stored there.
     pub const fn is_of_access(self) -> bool {
-        matches!(self, ErrorKind::Transient | ErrorKind::Denied)
+        matches!(
+            self,
+            ErrorKind::Transient | ErrorKind::Denied | ErrorKind::Missing
+        )
     }
 }
 
@@ -67,6 +74,11 @@ impl LakeError {
             message: message.into(),
             hint: None,
         }
+    }
+
+    /// An error of some kind, with a hint: a full sentence.
+    pub fn of(kind: ErrorKind, message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::new(kind, message).with_hint(hint)
     }
 
     /// An error of the store or the network.
@@ -129,6 +141,9 @@ impl LakeError {
         use object_store::Error::{
             NotImplemented, NotSupported, PermissionDenied, Unauthenticated,
         };
+        if let Some(told) = told(doing, error) {
+            return told;
+        }
         match error {
             PermissionDenied { .. } | Unauthenticated { .. } => denied(doing, error),
             NotImplemented { .. } | NotSupported { .. } => {
@@ -141,6 +156,9 @@ impl LakeError {
     /// An error of the Delta kernel; `doing` completes "could not …".
     pub fn kernel(doing: &str, error: &buoyant_kernel::Error) -> Self {
         use buoyant_kernel::Error as Kernel;
+        if let Some(told) = told(doing, error) {
+            return told;
+        }
         match error {
             Kernel::Backtraced { source, .. } => Self::kernel(doing, source),
             Kernel::ObjectStore(error) => Self::store(doing, error),
@@ -174,6 +192,21 @@ impl LakeError {
     }
 }
 
+/// An error of ours that came through the store's interface: kind and remedy are known.
+fn told(doing: &str, error: &(dyn StdError + 'static)) -> Option<LakeError> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(told) = error.downcast_ref::<LakeError>() {
+            return Some(LakeError {
+                message: format!("could not {doing}: {told}"),
+                ..told.clone()
+            });
+        }
+        next = error.source();
+    }
+    None
+}
+
 fn denied(doing: &str, error: &(dyn StdError + 'static)) -> LakeError {
     LakeError::new(
         ErrorKind::Denied,
@@ -197,7 +230,7 @@ fn io_kind(error: &(dyn StdError + 'static)) -> Option<std::io::ErrorKind> {
 
 /// The messages of an error and its causes on one line, without repeating a cause that the outer
 /// message already contains.
-fn chain_text(error: &(dyn StdError + 'static)) -> String {
+pub(crate) fn chain_text(error: &(dyn StdError + 'static)) -> String {
     let mut text = error.to_string().replace('\n', " ");
     let mut next = error.source();
     while let Some(cause) = next {

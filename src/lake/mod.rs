@@ -2,11 +2,16 @@
 //! Postgres: nothing in here may call it, and nothing in here blocks the thread that uses it,
 //! except where a function says so. The door is [`Lake`].
 
+mod access;
 mod actions;
+mod answer;
+mod ask;
+mod bucket;
 pub mod budget;
 mod checkpoint;
 mod clear;
 mod commit;
+mod connection;
 mod create;
 mod data_file;
 mod data_reader;
@@ -15,13 +20,16 @@ mod encodings;
 pub mod error;
 mod event;
 mod evolve;
+mod folder;
 mod held;
 mod live_rows;
 mod local;
+mod location;
 mod log;
 mod mapping;
 mod memory;
 mod open;
+mod options;
 mod parquet;
 mod row_keys;
 mod runtime;
@@ -42,11 +50,14 @@ mod writers;
 #[cfg(test)]
 mod tests;
 
+pub use access::Access;
+pub use ask::{Asked, ask};
 pub use budget::{Budget, Charge, Charged};
 pub use destination::{Destination, folder_name};
 pub use error::{ErrorKind, LakeError, Retry};
 pub use event::{Cleared, DataFile, Event, Found};
 pub use evolve::Evolved;
+pub use options::{OptionError, OptionPlace, OptionValues, check_options};
 pub use runtime::{Lake, LakeConfig};
 pub use schema::{Field, HistorySchema, SYSTEM_COLUMNS, SchemaError};
 pub use source::{Progress, Source};

@@ -16,7 +16,6 @@ use crate::lake::error::LakeError;
 use crate::lake::event::Event;
 use crate::lake::memory::{BlockedSignals, use_one_arena};
 use crate::lake::staged::Staged;
-use crate::lake::store::TableStore;
 use crate::lake::survey::{probe, survey};
 use crate::lake::table::TableTask;
 use crate::lake::writer::{HistoryWriter, OpenTable};
@@ -80,19 +79,6 @@ impl Shared {
             (self.wake)();
         }
     }
-
-    /// The store of a table, off the worker threads as it looks at the disk.
-    pub(crate) async fn table_store(
-        &self,
-        destination: &Destination,
-        folder: &str,
-        make: bool,
-    ) -> Result<TableStore, LakeError> {
-        let (destination, folder) = (destination.clone(), folder.to_owned());
-        tokio::task::spawn_blocking(move || destination.table_store(&folder, make))
-            .await
-            .map_err(|error| LakeError::internal(format!("opening a folder failed: {error}")))?
-    }
 }
 
 /// The threads that write to Delta, seen from the Postgres main thread.
@@ -131,7 +117,7 @@ impl Lake {
             .max_blocking_threads(BLOCKING_THREADS)
             .thread_name("wal2delta")
             .on_thread_start(BlockedSignals::forever)
-            .enable_time()
+            .enable_all()
             .build();
         drop(blocked);
         let runtime = runtime.map_err(|error| LakeError::io("start the writer threads", &error))?;

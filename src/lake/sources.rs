@@ -1,11 +1,17 @@
-//! Which source tables a local destination has histories of, for a caller that has no runtime: a
-//! foreground backend that wants to tell its user what a start will do.
+//! Which source tables a destination has histories of, by the first version of each: for a foreground
+//! backend that wants to tell its user what a start will do, and for logs that cannot be opened.
 
+use futures::{StreamExt, TryStreamExt, stream};
 use serde::Deserialize;
 
 use crate::lake::destination::Destination;
+use crate::lake::error::LakeError;
 use crate::lake::log::{Metadata, commit_path};
 use crate::lake::source::{SOURCE_PROPERTY, Source};
+use crate::lake::store::TableStore;
+
+/// Tables looked at at the same time.
+const CONCURRENT: usize = 16;
 
 /// The first line of interest of a table's version 0.
 #[derive(Deserialize)]
@@ -15,19 +21,38 @@ struct Line {
 }
 
 impl Destination {
-    /// The source tables of the history tables, as version 0 of each names them. Folders that
-    /// cannot be read are left out: the feed worker will say what is wrong with them.
-    pub fn sources(&self) -> Vec<Source> {
-        let first = commit_path(0).to_string();
-        let folders = self.log_folders().unwrap_or_default();
-        let read = |folder: String| {
-            let text = std::fs::read_to_string(self.folder().join(folder).join(&first)).ok()?;
-            let metadata = text
-                .lines()
-                .filter_map(|line| serde_json::from_str::<Line>(line).ok())
-                .find_map(|line| line.meta_data)?;
-            Source::parse(metadata.configuration.get(SOURCE_PROPERTY)?)
+    /// The source tables of the history tables, as version 0 of each names them. Those that cannot be
+    /// read are left out: the feed worker will say what is wrong with them.
+    ///
+    /// # Errors
+    /// If the destination cannot be listed.
+    pub async fn sources(&self) -> Result<Vec<Source>, LakeError> {
+        let folders = self.existing_table_folders().await?;
+        let read = |folder: String| async move {
+            let store = self.table_store(&folder, false).await.ok();
+            let source = match &store {
+                Some(store) => first_source(store).await.ok().flatten(),
+                None => None,
+            };
+            Ok::<_, LakeError>(source)
         };
-        folders.into_iter().filter_map(read).collect()
+        let found: Vec<Option<Source>> = stream::iter(folders)
+            .map(read)
+            .buffered(CONCURRENT)
+            .try_collect()
+            .await?;
+        Ok(found.into_iter().flatten().collect())
     }
+}
+
+/// The source as version 0 named it; it never changes.
+pub(crate) async fn first_source(store: &TableStore) -> Result<Option<Source>, LakeError> {
+    let Some(lines) = store.get(&commit_path(0)).await? else {
+        return Ok(None);
+    };
+    let metadata = lines
+        .split(|byte| *byte == b'\n')
+        .filter_map(|line| serde_json::from_slice::<Line>(line).ok())
+        .find_map(|line| line.meta_data);
+    Ok(metadata.and_then(|metadata| Source::parse(metadata.configuration.get(SOURCE_PROPERTY)?)))
 }

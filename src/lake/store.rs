@@ -9,17 +9,27 @@ use std::time::{Duration, Instant};
 use buoyant_kernel::Engine;
 use bytes::Bytes;
 use deltalake::logstore::{StorageConfig, default_logstore};
-use futures::TryStreamExt;
+use futures::{StreamExt, TryStreamExt, stream};
 use object_store::path::Path;
-use object_store::{Error, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
+use object_store::{
+    Error, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, UploadPart,
+};
+use tokio::sync::{Semaphore, SemaphorePermit};
 use url::Url;
 use uuid::Uuid;
 
 use crate::fail_point;
+use crate::lake::connection::Connection;
 use crate::lake::error::{ErrorKind, LakeError};
 
 /// Longest time of a single call.
 const CALL_LIMIT: Duration = Duration::from_secs(30);
+
+/// A larger data file goes over a network in parts of this size. Each has the time of a call: so slow a
+/// line as 300 kB/s will do.
+const PART_BYTES: usize = 8 << 20;
+/// Parts of one file on their way at the same time.
+const PARTS_AT_ONCE: usize = 4;
 
 /// The table's root as the kernel sees it. The store begins at the table, so that no character
 /// of the destination's path goes through the kernel's URL handling, which decodes `%` twice.
@@ -31,6 +41,8 @@ pub(crate) struct TableStore {
     store: Arc<dyn ObjectStore>,
     name: Arc<str>,
     patience: Duration,
+    /// The way to a store over a network; none for a disk.
+    connection: Option<Arc<Connection>>,
 }
 
 impl TableStore {
@@ -41,7 +53,19 @@ impl TableStore {
             store,
             name: Arc::from(name),
             patience,
+            connection: None,
         }
+    }
+
+    /// Data files go over a network: large ones in parts, and only so many at a time.
+    pub(crate) fn over(mut self, connection: Arc<Connection>) -> Self {
+        self.connection = Some(connection);
+        self
+    }
+
+    /// How often the credentials have been changed.
+    fn renewals(&self) -> u64 {
+        self.connection.as_ref().map_or(0, |way| way.renewals())
     }
 
     /// Pauses between the tries of one piece of work.
@@ -119,19 +143,76 @@ impl TableStore {
         let doing = self.doing("write", path);
         let mut pauses = self.pauses();
         loop {
-            let payload = PutPayload::from(content.clone());
-            let put = async {
-                fail_point::pass_store("before_data_put").await?;
-                self.store.put(path, payload).await?;
-                fail_point::pass_store("after_data_put").await
-            };
-            let error = match in_time(&doing, put).await {
-                Ok(Ok(())) => return Ok(()),
-                Ok(Err(error)) => LakeError::store(&doing, &error),
+            let renewals = self.renewals();
+            let error = match self.put_once(&doing, path, &content).await {
+                Ok(()) => return Ok(()),
                 Err(error) => error,
             };
-            if error.kind() != ErrorKind::Transient || !pauses.wait().await {
+            // A large upload ends with the credentials that it began with.
+            let renewed = error.kind() == ErrorKind::Denied && renewals != self.renewals();
+            if !(renewed || error.kind() == ErrorKind::Transient) || !pauses.wait().await {
                 return Err(error);
+            }
+        }
+    }
+
+    async fn put_once(&self, doing: &str, path: &Path, content: &Bytes) -> Result<(), LakeError> {
+        if let Some(way) = &self.connection
+            && content.len() > PART_BYTES
+        {
+            return self.put_parts(doing, path, content, &way.uploads).await;
+        }
+        let _permit = self.permit().await?;
+        let payload = PutPayload::from(content.clone());
+        let put = async {
+            fail_point::pass_store("before_data_put").await?;
+            self.store.put(path, payload).await?;
+            fail_point::pass_store("after_data_put").await
+        };
+        in_time(doing, put)
+            .await?
+            .map_err(|error| LakeError::store(doing, &error))
+    }
+
+    /// What waits for a permit does not wait for the store: the time of a call begins after it.
+    async fn permit(&self) -> Result<Option<SemaphorePermit<'_>>, LakeError> {
+        match &self.connection {
+            Some(way) => Ok(Some(permit(&way.uploads).await?)),
+            None => Ok(None),
+        }
+    }
+
+    /// One upload of several parts, each of which has the time of a call.
+    async fn put_parts(
+        &self,
+        doing: &str,
+        path: &Path,
+        content: &Bytes,
+        uploads: &Arc<Semaphore>,
+    ) -> Result<(), LakeError> {
+        let failed = |error: object_store::Error| LakeError::store(doing, &error);
+        let begin = self.store.put_multipart(path);
+        let mut upload = in_time(doing, begin).await?.map_err(failed)?;
+        let starts = (0..content.len()).step_by(PART_BYTES);
+        let parts: Vec<_> = starts
+            .map(|start| content.slice(start..content.len().min(start + PART_BYTES)))
+            .map(|part| upload.put_part(PutPayload::from(part)))
+            .map(|part| put_part(doing.to_owned(), Arc::clone(uploads), part))
+            .collect();
+        let stored = stream::iter(parts)
+            .buffer_unordered(PARTS_AT_ONCE)
+            .try_collect::<()>();
+        let done = match stored.await {
+            Ok(()) => in_time(doing, upload.complete()).await,
+            Err(error) => Err(error),
+        };
+        match done {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(error)) => Err(failed(error)),
+            Err(error) => {
+                // Best effort: what stays of it is for the bucket's own rules to remove.
+                let _ = in_time(doing, upload.abort()).await;
+                Err(error)
             }
         }
     }
@@ -168,6 +249,20 @@ impl TableStore {
         Ok(first.is_some())
     }
 
+    /// The names of folders and of files at the root.
+    pub(crate) async fn entries(&self) -> Result<(Vec<String>, Vec<String>), LakeError> {
+        let doing = format!("list \"{}\"", self.name);
+        let listed = in_time(&doing, self.store.list_with_delimiter(None))
+            .await?
+            .map_err(|error| LakeError::store(&doing, &error))?;
+        let name = |path: &Path| path.filename().map(str::to_owned);
+        let files = listed.objects.iter().map(|object| &object.location);
+        Ok((
+            listed.common_prefixes.iter().filter_map(name).collect(),
+            files.filter_map(name).collect(),
+        ))
+    }
+
     /// A kernel engine over this store. Must be called inside the runtime.
     pub(crate) fn engine(&self) -> Result<Arc<dyn Engine>, LakeError> {
         let root =
@@ -175,6 +270,21 @@ impl TableStore {
         let (store, same) = (Arc::clone(&self.store), Arc::clone(&self.store));
         Ok(default_logstore(store, same, &root, &StorageConfig::default()).engine(None))
     }
+}
+
+async fn put_part(
+    doing: String,
+    uploads: Arc<Semaphore>,
+    part: UploadPart,
+) -> Result<(), LakeError> {
+    let _permit = permit(&uploads).await?;
+    let stored = in_time(&doing, part).await?;
+    stored.map_err(|error| LakeError::store(&doing, &error))
+}
+
+async fn permit(uploads: &Semaphore) -> Result<SemaphorePermit<'_>, LakeError> {
+    let permit = uploads.acquire().await;
+    permit.map_err(|error| LakeError::internal(error.to_string()))
 }
 
 async fn in_time<T>(doing: &str, call: impl Future<Output = T>) -> Result<T, LakeError> {

@@ -5,18 +5,16 @@ use std::sync::Arc;
 
 use futures::{StreamExt, TryStreamExt, stream};
 
-use crate::lake::destination::{Destination, is_folder};
+use crate::lake::destination::Destination;
 use crate::lake::error::LakeError;
 use crate::lake::event::Found;
-use crate::lake::log::{Metadata, commit_path};
 use crate::lake::open::open_table;
 use crate::lake::runtime::Shared;
-use crate::lake::source::{SOURCE_PROPERTY, Source};
-use crate::lake::store::TableStore;
+use crate::lake::sources::first_source;
 use crate::lake::writers::Writer;
 
 /// Tables opened at the same time; the kernel calls among them are bounded further.
-const CONCURRENT: usize = 4;
+const CONCURRENT: usize = 8;
 
 /// All tables of the destination that belong to a table of this database. A single damaged table
 /// does not spoil the survey; a store that fails does.
@@ -26,21 +24,7 @@ pub(crate) async fn survey(
     system: u64,
     database: u32,
 ) -> Result<Vec<Found>, LakeError> {
-    let listed = destination.clone();
-    let folders = tokio::task::spawn_blocking(move || {
-        // `start` made it. Without it the histories are somewhere else, and must not begin anew.
-        let exists = is_folder(listed.folder())
-            .map_err(|error| LakeError::io(&format!("look at destination \"{listed}\""), &error))?;
-        if !exists {
-            return Err(LakeError::config(
-                format!("destination \"{listed}\" does not exist any more"),
-                "Bring it back (is its volume mounted?), or stop the feed and start it again.",
-            ));
-        }
-        listed.log_folders()
-    })
-    .await
-    .map_err(|error| LakeError::internal(format!("listing a destination failed: {error}")))??;
+    let folders = destination.existing_table_folders().await?;
     let found: Vec<Option<Found>> = stream::iter(folders)
         .map(|folder| look(shared, destination, folder))
         .buffered(CONCURRENT)
@@ -56,14 +40,13 @@ pub(crate) async fn probe(
     destination: &Destination,
     folders: Vec<String>,
 ) -> Result<(), LakeError> {
-    let checked = destination.clone();
-    tokio::task::spawn_blocking(move || checked.check())
-        .await
-        .map_err(|error| LakeError::internal(format!("probing a destination failed: {error}")))??;
+    destination.check().await?;
     for folder in folders {
-        let store = shared.table_store(destination, &folder, false).await?;
+        let store = destination.table_store(&folder, false).await?;
         open_table(&store, &shared.kernels).await?;
-        store.probe().await?;
+        if destination.is_local() {
+            store.probe().await?;
+        }
     }
     Ok(())
 }
@@ -73,7 +56,9 @@ async fn look(
     destination: &Destination,
     folder: String,
 ) -> Result<Option<Found>, LakeError> {
-    let store = shared.table_store(destination, &folder, false).await?;
+    let Some(store) = destination.store_of_log(&folder).await? else {
+        return Ok(None);
+    };
     match open_table(&store, &shared.kernels).await {
         Ok(table) => Ok(table.source.map(|source| Found {
             folder,
@@ -98,21 +83,4 @@ async fn look(
             writer: Writer::Unknown,
         })),
     }
-}
-
-/// The source as version 0 named it; it never changes.
-async fn first_source(store: &TableStore) -> Result<Option<Source>, LakeError> {
-    #[derive(serde::Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Line {
-        meta_data: Option<Metadata>,
-    }
-    let Some(lines) = store.get(&commit_path(0)).await? else {
-        return Ok(None);
-    };
-    let metadata = lines
-        .split(|byte| *byte == b'\n')
-        .filter_map(|line| serde_json::from_slice::<Line>(line).ok())
-        .find_map(|line| line.meta_data);
-    Ok(metadata.and_then(|metadata| Source::parse(metadata.configuration.get(SOURCE_PROPERTY)?)))
 }

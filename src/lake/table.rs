@@ -121,10 +121,7 @@ impl TableTask {
         let (folder, store, table) = match &self.spec.target {
             Target::New { .. } => create_table(&self.shared, &self.spec).await?,
             Target::Existing { folder } | Target::StageOnly { folder } => {
-                let store = self
-                    .shared
-                    .table_store(&self.spec.destination, folder, false)
-                    .await?;
+                let store = self.spec.destination.table_store(folder, false).await?;
                 let table = open_table(&store, &self.shared.kernels).await?;
                 (folder.clone(), store, table)
             }

@@ -1,0 +1,85 @@
+"""Readers that read histories where they are: in the object store."""
+
+from urllib.parse import quote
+
+import chdb
+import duckdb
+import duckdb_extension_httpfs
+import pytest
+from deltalake import DeltaTable, QueryBuilder
+from harness.readers import DuckDB
+from harness.stores import KEY, SECRET, S3Server, StoredFeed, create_mapping, create_server
+
+NAMES = ["t", "Ü {b}/c~d", "a b%c"]
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory):
+    server = S3Server(tmp_path_factory.mktemp("s3") / "log")
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def histories(cluster, s3, tmp_path_factory):
+    """{table name: URL} of three tables with a row each, one of which was updated."""
+    bucket = s3.bucket()
+    create_server(cluster, "lake", s3.url, bucket)
+    create_mapping(cluster, "lake")
+    feed = StoredFeed(cluster, "shop", s3, bucket, tmp_path_factory.mktemp("mirror"), destination="lake")
+    for name in NAMES:
+        feed.sql(f'CREATE TABLE "{name}" (i int, v text)')
+        feed.sql(f'ALTER TABLE "{name}" REPLICA IDENTITY FULL')
+        feed.sql(f"INSERT INTO \"{name}\" VALUES (1, 'a')")
+    feed.start()
+    feed.flush()
+    for name in NAMES:
+        feed.sql(f"UPDATE \"{name}\" SET v = 'b'")
+    feed.flush()
+    rows = feed.sql("SELECT source_table, destination FROM wal2delta.tables")
+    yield dict(rows)
+    feed.close()
+    cluster.sql("DROP SERVER lake CASCADE")
+
+
+EXPECTED = [("insert", 1, "a"), ("update_postimage", 1, "b"), ("update_preimage", 1, "a")]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_delta_rs(histories, s3, name):
+    options = {
+        "AWS_ENDPOINT_URL": s3.url,
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_ACCESS_KEY_ID": KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "AWS_REGION": "us-east-1",
+    }
+    table = DeltaTable(histories[name], storage_options=options)
+    found = QueryBuilder().register("h", table).execute("SELECT _pg_change_type, i, v FROM h ORDER BY 1").read_all()
+    assert list(zip(*(column.to_pylist() for column in found.columns), strict=True)) == EXPECTED
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_clickhouse(histories, s3, name):
+    # It wants a URL where the others want a name.
+    bucket_and_key = quote(histories[name].removeprefix("s3://"))
+    found = chdb.query(
+        f"SELECT _pg_change_type, i, v FROM deltaLake('{s3.url}/{bucket_and_key}', '{KEY}', '{SECRET}') ORDER BY 1",
+        "ArrowTable",
+    )
+    assert [tuple(row.values()) for row in found.to_pylist()] == EXPECTED
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_duckdb(histories, s3, name):
+    connection = DuckDB().connection
+    folder = duckdb_extension_httpfs.__path__[0]
+    connection.execute(f"LOAD '{folder}/extensions/v{duckdb.__version__}/httpfs.duckdb_extension'")
+    connection.execute(
+        f"CREATE SECRET (TYPE s3, KEY_ID '{KEY}', SECRET '{SECRET}', REGION 'us-east-1',"
+        f" ENDPOINT '127.0.0.1:{s3.port}', USE_SSL false, URL_STYLE 'path')"
+    )
+    found = connection.execute(
+        f"SELECT _pg_change_type, i, v FROM delta_scan('{histories[name]}') ORDER BY 1"
+    ).fetchall()
+    assert found == EXPECTED
