@@ -116,6 +116,11 @@ RETURNS void STRICT LANGUAGE c AS 'MODULE_PATHNAME', 'alter_wrapper';
 COMMENT ON FUNCTION wal2delta.alter IS
     'changes options of the feed of a schema; null takes one away';
 
+CREATE FUNCTION wal2delta.optimize(source_table regclass)
+RETURNS void STRICT LANGUAGE c AS 'MODULE_PATHNAME', 'optimize_wrapper';
+COMMENT ON FUNCTION wal2delta.optimize IS
+    'merges the small files of a table''s history, and removes what no version needs that can still be read, now';
+
 CREATE FUNCTION wal2delta.resync(source_table regclass)
 RETURNS void STRICT LANGUAGE c AS 'MODULE_PATHNAME', 'resync_wrapper';
 COMMENT ON FUNCTION wal2delta.resync IS
@@ -252,7 +257,8 @@ GRANT SELECT ON wal2delta.full_schemas TO PUBLIC;
 REVOKE ALL ON FUNCTION
     wal2delta.check_lake_options(text[], oid),
     wal2delta.start(name, text, jsonb), wal2delta.stop(name), wal2delta.pause(name),
-    wal2delta.resume(name), wal2delta.alter(name, jsonb), wal2delta.resync(regclass), wal2delta.flush(interval),
+    wal2delta.resume(name), wal2delta.alter(name, jsonb), wal2delta.resync(regclass), wal2delta.optimize(regclass),
+    wal2delta.flush(interval),
     wal2delta.check(), wal2delta.table_states(), wal2delta.feed_error(),
     wal2delta.set_replica_identity_full(name)
 FROM PUBLIC;

@@ -5,13 +5,24 @@ use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting};
 use std::ffi::CString;
 use std::time::Duration;
 
+use crate::lake::UpkeepSettings;
+
 static FLUSH_INTERVAL: GucSetting<i32> = GucSetting::<i32>::new(15_000);
 static MAX_MEMORY: GucSetting<i32> = GucSetting::<i32>::new(256 * 1024);
 static STAGING_LIMIT: GucSetting<i32> = GucSetting::<i32>::new(-1);
 static SNAPSHOT_WORKERS: GucSetting<i32> = GucSetting::<i32>::new(2);
+static CHECKPOINT_INTERVAL: GucSetting<i32> = GucSetting::<i32>::new(10);
+static TARGET_FILE_SIZE: GucSetting<i32> = GucSetting::<i32>::new(128);
+static LOG_RETENTION: GucSetting<i32> = GucSetting::<i32>::new(DAY);
+static ORPHAN_RETENTION: GucSetting<i32> = GucSetting::<i32>::new(DAY);
 static MAX_TABLES: GucSetting<i32> = GucSetting::<i32>::new(4096);
 static DEFAULT_DESTINATION: GucSetting<Option<CString>> =
     GucSetting::<Option<CString>>::new(Some(c""));
+
+/// Seconds.
+const DAY: i32 = 86_400;
+/// A commit that hangs in a store may need its files for so long.
+const LEAST_ORPHAN_RETENTION: Duration = Duration::from_secs(600);
 
 /// Defines the settings; called once, from `_PG_init`.
 pub fn define() {
@@ -56,6 +67,46 @@ pub fn define() {
         GucFlags::default(),
     );
     GucRegistry::define_int_guc(
+        c"wal2delta.checkpoint_interval",
+        c"Number of Delta commits of a table between two checkpoints of its log.",
+        c"A reader that opens the table reads the commits since the last checkpoint one by one.",
+        &CHECKPOINT_INTERVAL,
+        1,
+        100_000,
+        GucContext::Sighup,
+        GucFlags::default(),
+    );
+    GucRegistry::define_int_guc(
+        c"wal2delta.target_file_size",
+        c"Size that small data files of a history table are merged up to.",
+        c"0: they are not merged.",
+        &TARGET_FILE_SIZE,
+        0,
+        10_240,
+        GucContext::Sighup,
+        GucFlags::UNIT_MB,
+    );
+    GucRegistry::define_int_guc(
+        c"wal2delta.log_retention",
+        c"Time for which each version of a history table can be read.",
+        c"Commits, and data files that were replaced, are removed after it. -1: never.",
+        &LOG_RETENTION,
+        -1,
+        i32::MAX,
+        GucContext::Sighup,
+        GucFlags::UNIT_S,
+    );
+    GucRegistry::define_int_guc(
+        c"wal2delta.orphan_retention",
+        c"Age from which a data file that belongs to no version of a history table is removed.",
+        c"Such files are left by crashes. At least 10 minutes; -1: they are not removed.",
+        &ORPHAN_RETENTION,
+        -1,
+        i32::MAX,
+        GucContext::Sighup,
+        GucFlags::UNIT_S,
+    );
+    GucRegistry::define_int_guc(
         c"wal2delta.max_tables",
         c"Number of tables whose state the view wal2delta.tables can show.",
         c"Tables beyond it are fed all the same. Each takes about 1 kB of shared memory.",
@@ -88,6 +139,20 @@ pub fn max_memory() -> usize {
 /// Bytes of data files that one worker may store before they are committed; `None`: any number.
 pub fn staging_limit() -> Option<u64> {
     u64::try_from(STAGING_LIMIT.get()).ok().map(|mb| mb << 20)
+}
+
+/// How history tables are kept up.
+pub fn upkeep() -> UpkeepSettings {
+    let seconds = |setting: &GucSetting<i32>| {
+        let seconds = u64::try_from(setting.get()).ok();
+        seconds.map(Duration::from_secs)
+    };
+    UpkeepSettings {
+        checkpoint_interval: CHECKPOINT_INTERVAL.get().max(1) as u64,
+        target_file_size: (TARGET_FILE_SIZE.get().max(0) as u64) << 20,
+        retention: seconds(&LOG_RETENTION),
+        orphan_retention: seconds(&ORPHAN_RETENTION).map(|age| age.max(LEAST_ORPHAN_RETENTION)),
+    }
 }
 
 /// Most snapshot workers of one database at the same time.

@@ -16,6 +16,8 @@ use crate::settings;
 pub const MAX_DATABASES: usize = 64;
 /// Snapshot workers of one database.
 pub const MAX_LANES: usize = 16;
+/// Calls of `wal2delta.optimize` at the same time.
+const MAX_OPTIMIZATIONS: usize = 16;
 /// Snapshot lanes of the cluster.
 const TOTAL_LANES: usize = 64;
 
@@ -142,6 +144,40 @@ impl Lane {
     }
 }
 
+/// Where a call of `wal2delta.optimize` stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Optimizing {
+    /// The place is free.
+    Free = 0,
+    /// A session asks for it.
+    Wanted,
+    /// The feed worker has taken it up.
+    Running,
+    /// All is done.
+    Done,
+    /// Not all is done; see `error`.
+    Failed,
+}
+
+/// A call of `wal2delta.optimize`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Optimization {
+    /// Where it stands.
+    pub state: Optimizing,
+    /// Database of the table.
+    pub database: u32,
+    /// OID of the table.
+    pub table: u32,
+    /// The session.
+    pub pid: i32,
+    /// Tells it from earlier calls in this place.
+    pub ticket: u64,
+    /// Why it failed.
+    pub error: Text<512>,
+}
+
 /// What `wal2delta.tables` shows of one table.
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -214,6 +250,10 @@ pub struct Fixed {
     pub databases: [Database; MAX_DATABASES],
     /// Snapshot lanes.
     pub lanes: [Lane; TOTAL_LANES],
+    /// Calls of `wal2delta.optimize` at the same time.
+    pub optimizations: [Optimization; MAX_OPTIMIZATIONS],
+    /// Calls of it so far.
+    pub last_optimization: u64,
     table_count: usize,
 }
 

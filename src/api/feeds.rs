@@ -80,9 +80,8 @@ fn set_paused(source_schema: &CStr, paused: bool) {
     }
 }
 
-/// `wal2delta.resync(source_table)`
-#[pg_extern(sql = false)]
-fn resync(source_table: pg_sys::Oid) {
+/// That a table can have a history, and its schema is fed and is the caller's.
+pub(super) fn check_fed_table(source_table: pg_sys::Oid) {
     check_running();
     // SAFETY: catalog look-ups by OID; both tell of a missing relation by a null value.
     let (namespace, schema) = unsafe {
@@ -130,6 +129,12 @@ fn resync(source_table: pg_sys::Oid) {
             "Name the partitioned table that it belongs to.",
         );
     }
+}
+
+/// `wal2delta.resync(source_table)`
+#[pg_extern(sql = false)]
+fn resync(source_table: pg_sys::Oid) {
+    check_fed_table(source_table);
     change(
         "INSERT INTO wal2delta.resyncs (table_oid, generation, asked_at) \
          VALUES ($1, $2, pg_catalog.clock_timestamp()) \

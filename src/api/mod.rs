@@ -8,6 +8,7 @@ mod catalog;
 mod check;
 mod feeds;
 mod flush;
+mod optimize;
 mod options;
 mod place;
 mod start;

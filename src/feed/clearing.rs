@@ -183,7 +183,7 @@ impl Feeds {
     }
 }
 
-/// Opens the writer of a history table that is there.
+/// Opens the writer of a history table that is there, and is to be replaced or marked.
 pub fn open_existing(
     lake: &Lake,
     feed: &Feed,
@@ -192,12 +192,26 @@ pub fn open_existing(
     folder: &str,
     schema: &HistorySchema,
 ) -> HistoryWriter {
+    let believed = Believed::Nothing;
+    open_believing(lake, feed, source, generation, folder, schema, believed)
+}
+
+/// Opens the writer of a history table that is there.
+pub fn open_believing(
+    lake: &Lake,
+    feed: &Feed,
+    source: Source,
+    generation: u64,
+    folder: &str,
+    schema: &HistorySchema,
+    believed: Believed,
+) -> HistoryWriter {
     lake.open(OpenTable {
         table: source.table,
         source,
         generation,
         homes: feed.row.homes.clone(),
-        believed: Believed::Nothing,
+        believed,
         destination: feed.destination.clone(),
         target: Target::Existing {
             folder: folder.to_owned(),

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::buffer::Buffer;
 use super::feeds::{Feed, Feeds};
+use super::optimizing::optimized;
 use super::table::{Boundary, InFlight, State, Table};
 use crate::columns::{self, ColumnError};
 use crate::decode::{Transaction, full_tables, with_relation};
@@ -65,9 +66,18 @@ impl Feeds {
             } => self.cleared(table, ticket, outcome, schema),
             Event::Failed { table, error } => self.writer_failed(table, error),
             Event::Probed { request, result } => self.probed(request, result),
-            Event::Upkeep { table, error } => {
-                log!("wal2delta: upkeep of the history of table with OID {table}: {error}");
-            }
+            Event::Upkeep { table, error } => match error {
+                Some(error) => {
+                    let error = error.with_remedy();
+                    log!(
+                        "wal2delta: upkeep of the history of table with OID {table} fails: {error}"
+                    );
+                }
+                None => {
+                    log!("wal2delta: upkeep of the history of table with OID {table} works again")
+                }
+            },
+            Event::Optimized { ticket, result, .. } => optimized(ticket, result),
             // Surveys are waited for where they are asked for; only snapshot workers stage files.
             Event::Surveyed { .. } | Event::Staged { .. } => {}
         }

@@ -15,6 +15,7 @@ mod feeds;
 mod job;
 mod lanes;
 mod looks;
+mod optimizing;
 mod options;
 mod own_wal;
 mod partitions;

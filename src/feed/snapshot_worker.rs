@@ -57,7 +57,8 @@ pub extern "C-unwind" fn wal2delta_snapshot_main(argument: pg_sys::Datum) {
             max_memory: MEMORY,
             target_file_bytes: FILE_BYTES,
             staging_limit: settings::staging_limit(),
-            checkpoint_interval: 10,
+            // It commits nothing.
+            upkeep: settings::upkeep(),
         },
         process::waker(),
     )

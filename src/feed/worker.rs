@@ -30,8 +30,6 @@ const CONFIRM_EVERY: Duration = Duration::from_millis(500);
 const LOOK_EVERY_AT_LEAST: Duration = Duration::from_secs(1);
 /// How long commits under way are waited for before decoding again.
 const SETTLE_LIMIT: Duration = Duration::from_secs(10);
-/// Commits between two checkpoints of a table.
-const CHECKPOINT_INTERVAL: u64 = 10;
 
 /// Why the main loop ended.
 enum End {
@@ -221,7 +219,7 @@ fn run(database: u32) {
             // A file is encoded in memory.
             target_file_bytes: settings::max_memory() / 2,
             staging_limit: settings::staging_limit(),
-            checkpoint_interval: CHECKPOINT_INTERVAL,
+            upkeep: settings::upkeep(),
         },
         process::waker(),
     )
@@ -361,6 +359,7 @@ impl Worker {
     fn feed(&mut self) -> End {
         loop {
             process::reload_configuration();
+            self.feeds.lake.keep_up(settings::upkeep());
             while let Some(event) = self.feeds.lake.try_event() {
                 self.feeds.handle(event);
             }
@@ -373,6 +372,7 @@ impl Worker {
                 at_end
             };
             self.feeds.tend_snapshots();
+            self.feeds.tend_optimizations();
             self.feeds.retry();
             if self.feeds.redecode {
                 self.settle();

@@ -5,21 +5,24 @@ use crate::lake::create::configure;
 use crate::lake::error::LakeError;
 use crate::lake::event::DataFile;
 use crate::lake::log::{Action, Add, Protocol, Remove, Txn, now_ms};
-use crate::lake::open::Table;
+use crate::lake::open::{ActiveFile, Table};
 use crate::lake::schema::HistorySchema;
 use crate::lake::source::GENERATION_PROPERTY;
+use crate::lake::upkeep::UpkeepSettings;
 use crate::lake::writer::{OpenTable, RowsCommit};
 
-/// The table with a schema, which may be the one that it has (`now`), and the generation that writes
-/// from now on.
+/// The table with a schema, which may be the one that it has (`now`), the generation that writes from now
+/// on, and the settings of its upkeep.
 pub(crate) fn next_table(
     table: &Table,
     now: &HistorySchema,
     schema: &HistorySchema,
     generation: u64,
+    upkeep: &UpkeepSettings,
 ) -> Table {
     let mut next = table.clone();
     let configuration = &mut next.metadata.configuration;
+    upkeep.configure(configuration);
     configuration.insert(GENERATION_PROPERTY.to_owned(), generation.to_string());
     if schema != now {
         next.metadata.schema_string = schema.to_delta_json();
@@ -64,24 +67,26 @@ pub(crate) fn txns(spec: &OpenTable, commit: RowsCommit) -> Result<Vec<Action>, 
     ])
 }
 
-pub(crate) fn add(file: DataFile) -> Action {
+/// A file whose rows come into the table; or, without `data_change`, are in it already.
+pub(crate) fn add(file: DataFile, data_change: bool) -> Action {
     Action::Add(Add {
         path: file.path,
         partition_values: Default::default(),
         size: file.size,
         modification_time: file.modification_time_ms,
-        data_change: true,
+        data_change,
         stats: file.stats,
     })
 }
 
-pub(crate) fn remove(path: String, size: u64) -> Action {
+/// A file whose rows leave the table; or, without `data_change`, stay in it.
+pub(crate) fn remove(file: ActiveFile, data_change: bool) -> Action {
     Action::Remove(Remove {
-        path,
+        path: file.path,
         deletion_timestamp: now_ms(),
-        data_change: true,
+        data_change,
         extended_file_metadata: true,
         partition_values: Default::default(),
-        size,
+        size: file.size,
     })
 }

@@ -6,7 +6,9 @@ use bytes::Bytes;
 use uuid::Uuid;
 
 use crate::lake::error::{ErrorKind, LakeError};
-use crate::lake::log::{Action, Landed, Operation, commit_path, read_landed, to_lines};
+use crate::lake::log::{
+    self, Action, Landed, Operation, ReadAction, commit_path, read_landed, to_lines,
+};
 use crate::lake::store::TableStore;
 use crate::lake::writers::Writer;
 
@@ -103,17 +105,32 @@ pub(crate) async fn read_commit(
     store: &TableStore,
     version: u64,
 ) -> Result<Option<Landed>, LakeError> {
+    let lines = store.get(&commit_path(version)).await?;
+    let landed = lines.map(|lines| read_landed(&lines)).transpose();
+    landed.map_err(|error| damaged(store, version, &error))
+}
+
+/// Reads the actions of a commit that must exist.
+pub(crate) async fn read_actions(
+    store: &TableStore,
+    version: u64,
+) -> Result<Vec<ReadAction>, LakeError> {
     let path = commit_path(version);
-    let Some(lines) = store.get(&path).await? else {
-        return Ok(None);
-    };
-    let landed = read_landed(&lines).map_err(|error| {
-        LakeError::config(
-            format!("could not {}: {error}", store.doing("read", &path)),
-            "The commit file is damaged; restore it or take a new snapshot into another destination.",
-        )
+    let lines = store.get(&path).await?.ok_or_else(|| {
+        LakeError::conflict(format!(
+            "could not {}: it does not exist",
+            store.doing("read", &path)
+        ))
     })?;
-    Ok(Some(landed))
+    log::read_actions(&lines).map_err(|error| damaged(store, version, &error))
+}
+
+fn damaged(store: &TableStore, version: u64, error: &serde_json::Error) -> LakeError {
+    let doing = store.doing("read", &commit_path(version));
+    LakeError::config(
+        format!("could not {doing}: {error}"),
+        "The commit file is damaged; restore it or take a new snapshot into another destination.",
+    )
 }
 
 /// One writer per table (rule 9): only commits that change no rows, schema or protocol, and do

@@ -14,6 +14,7 @@ use crate::lake::runtime::Shared;
 use crate::lake::schema::HistorySchema;
 use crate::lake::source::{SOURCE_PROPERTY, Source, WHOLE_PROPERTY};
 use crate::lake::store::TableStore;
+use crate::lake::upkeep::UpkeepSettings;
 use crate::lake::writer::{OpenTable, Target};
 use crate::lake::writers::Writer;
 
@@ -57,7 +58,7 @@ async fn create_in(
     if store.has_log().await? {
         return own_empty_table(shared, store, source).await;
     }
-    let table = new_table(spec, whole, shared.config.checkpoint_interval);
+    let table = new_table(spec, whole, &shared.upkeep_settings());
     let actions = vec![
         Action::Protocol(table.protocol.clone()),
         Action::MetaData(table.metadata.clone()),
@@ -104,15 +105,10 @@ async fn own_empty_table(
     }
 }
 
-fn new_table(spec: &OpenTable, whole: Option<u64>, checkpoint_interval: u64) -> Table {
+fn new_table(spec: &OpenTable, whole: Option<u64>, upkeep: &UpkeepSettings) -> Table {
     let (source, schema) = (&spec.source, &spec.schema);
-    let mut configuration = BTreeMap::from([
-        (SOURCE_PROPERTY.to_owned(), source.to_string()),
-        (
-            "delta.checkpointInterval".to_owned(),
-            checkpoint_interval.to_string(),
-        ),
-    ]);
+    let mut configuration = BTreeMap::from([(SOURCE_PROPERTY.to_owned(), source.to_string())]);
+    upkeep.configure(&mut configuration);
     configuration.extend(whole.map(|lsn| (WHOLE_PROPERTY.to_owned(), lsn.to_string())));
     configure(&mut configuration, schema);
     let metadata = Metadata {

@@ -13,7 +13,7 @@ use crate::lake::budget::Charged;
 use crate::lake::error::LakeError;
 use crate::lake::event::DataFile;
 use crate::lake::log::now_ms;
-use crate::lake::parquet::{EncodedFile, Encoder, has_large_rows, row_count};
+use crate::lake::parquet::{EncodedFile, Encoder, ROW_GROUP_BYTES, has_large_rows, row_count};
 use crate::lake::runtime::{ENCODERS, Shared};
 use crate::lake::schema::HistorySchema;
 use crate::lake::staged::StagedFile;
@@ -92,7 +92,7 @@ impl NewFile {
                 Some(encoder) => encoder,
                 None => {
                     let expected = expected_rows(&batches, if last { 0 } else { target });
-                    Box::new(Encoder::new(&schema, &batches, expected)?)
+                    Box::new(Encoder::new(&schema, &batches, expected, ROW_GROUP_BYTES)?)
                 }
             };
             for batch in batches {
@@ -113,8 +113,7 @@ impl NewFile {
     async fn store(&self, encoded: EncodedFile) -> Result<(DataFile, StagedFile), LakeError> {
         let size = encoded.content.len() as u64;
         let _charge = self.shared.budget.charge(encoded.content.len());
-        // A name of this form needs no URL encoding in the log.
-        let path = format!("part-{}.zstd.parquet", Uuid::new_v4());
+        let path = new_path();
         let staged = self.shared.staged.add(self.table, size)?;
         self.store
             .put_data(&Path::from(path.as_str()), encoded.content)
@@ -129,6 +128,11 @@ impl NewFile {
         };
         Ok((file, staged))
     }
+}
+
+/// A name that no file has, of a form that needs no URL encoding in the log.
+pub(crate) fn new_path() -> String {
+    format!("part-{}.zstd.parquet", Uuid::new_v4())
 }
 
 /// How many rows a file will have that begins with these batches, and will take `bytes` as Arrow.

@@ -5,8 +5,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::array::{AsArray, RecordBatch};
-use arrow::datatypes::Int64Type;
+use arrow::array::{ArrayRef, AsArray, RecordBatch};
+use arrow::compute::{CastOptions, cast_with_options};
+use arrow::datatypes::{DataType, Int64Type};
 use bytes::{Buf, Bytes};
 use object_store::path::Path;
 use parquet::arrow::ProjectionMask;
@@ -182,6 +183,28 @@ impl DataReader {
     }
 }
 
+/// The rows of a row group, decoded batch by batch. CPU-heavy: never on a runtime worker thread.
+pub(crate) struct Batches {
+    group: RowGroup,
+    reader: ParquetRecordBatchReader,
+}
+
+impl Batches {
+    /// The row group that they are of.
+    pub(crate) fn group(&self) -> &RowGroup {
+        &self.group
+    }
+}
+
+impl Iterator for Batches {
+    type Item = Result<RecordBatch, LakeError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let batch = self.reader.next()?;
+        Some(batch.map_err(|error| self.group.damaged(&error)))
+    }
+}
+
 /// A row group whose columns are in memory.
 pub(crate) struct RowGroup {
     store: TableStore,
@@ -206,12 +229,13 @@ impl RowGroup {
         self.batch_rows
     }
 
-    /// Decodes all rows, batch by batch. CPU-heavy: never on a runtime worker thread.
-    pub(crate) fn batches(
-        &self,
-    ) -> Result<impl Iterator<Item = Result<RecordBatch, LakeError>>, LakeError> {
+    /// All rows, batch by batch.
+    pub(crate) fn into_batches(self) -> Result<Batches, LakeError> {
         let reader = self.reader(0..self.rows, self.batch_rows)?;
-        Ok(reader.map(|batch| batch.map_err(|error| self.damaged(&error))))
+        Ok(Batches {
+            group: self,
+            reader,
+        })
     }
 
     /// Decodes some rows as one batch. CPU-heavy like `batches`.
@@ -246,6 +270,25 @@ impl RowGroup {
     pub(crate) fn damaged(&self, what: &dyn std::fmt::Display) -> LakeError {
         damaged(&self.store, self.path.as_ref(), what)
     }
+}
+
+/// Values of a row group with the type that the table's schema has: a file may be older.
+///
+/// # Errors
+/// Kind `Conflict` if one of them has no place in it.
+pub(crate) fn as_type(
+    array: &ArrayRef,
+    data_type: &DataType,
+    group: &RowGroup,
+) -> Result<ArrayRef, LakeError> {
+    if array.data_type() == data_type {
+        return Ok(Arc::clone(array));
+    }
+    let options = CastOptions {
+        safe: false,
+        ..CastOptions::default()
+    };
+    cast_with_options(array, data_type, &options).map_err(|error| group.damaged(&error))
 }
 
 fn damaged(store: &TableStore, path: &str, what: &dyn std::fmt::Display) -> LakeError {

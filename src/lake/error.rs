@@ -102,6 +102,13 @@ impl LakeError {
         Self::new(ErrorKind::Data, message)
     }
 
+    /// A panic in what was being done.
+    pub(crate) fn panicked(doing: &str, panic: &(dyn std::any::Any + Send)) -> LakeError {
+        let text = panic.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+        Self::internal(format!("{doing} failed: {}", text.unwrap_or("panic")))
+    }
+
     /// A broken invariant.
     pub fn internal(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Internal, message)

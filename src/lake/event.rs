@@ -133,11 +133,21 @@ pub enum Event {
         /// Why.
         error: LakeError,
     },
-    /// Upkeep of a table failed. Its data is not affected; upkeep is tried again later.
+    /// The answer to `optimize`.
+    Optimized {
+        /// The source table's oid.
+        table: u32,
+        /// The number given with the request.
+        ticket: u64,
+        /// Why not everything was done.
+        result: Result<(), LakeError>,
+    },
+    /// Upkeep of a table has begun to fail, or does not fail any more. Its data is not affected; upkeep is
+    /// tried again later.
     Upkeep {
         /// The source table's oid.
         table: u32,
-        /// Why.
-        error: LakeError,
+        /// Why it fails; `None`: it does not any more.
+        error: Option<LakeError>,
     },
 }

@@ -68,6 +68,14 @@ impl Held {
         }
     }
 
+    /// Whether there is nothing, in memory or stored.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.open.is_none()
+            && self.waiting.is_none()
+            && self.jobs.is_empty()
+            && self.stored.is_empty()
+    }
+
     /// Takes a batch in. `table` is the table's schema, which says how columns are mapped.
     ///
     /// # Errors

@@ -9,13 +9,13 @@ use arrow::array::{
     ArrayRef, AsArray, BooleanArray, RecordBatch, RecordBatchOptions, StringArray, new_null_array,
 };
 use arrow::buffer::BooleanBuffer;
-use arrow::compute::{CastOptions, cast_with_options, filter};
+use arrow::compute::filter;
 use arrow::datatypes::{DataType, Schema as ArrowSchema, SchemaRef};
 use futures::future::ready;
 use futures::stream::{self, StreamExt, TryStreamExt};
 
 use crate::lake::budget::{Budget, Charge};
-use crate::lake::data_reader::{BATCH_ROWS, DataReader, RowGroup};
+use crate::lake::data_reader::{BATCH_ROWS, DataReader, RowGroup, as_type};
 use crate::lake::error::LakeError;
 use crate::lake::open::ActiveFile;
 use crate::lake::row_keys::{KeyMaker, Keys};
@@ -180,8 +180,9 @@ impl History {
                 let group = reader.row_group(index, &names, &self.budget).await?;
                 let columns = Arc::clone(&self.columns);
                 tally = off_thread(move || {
-                    for batch in group.batches()? {
-                        columns.count(&group, &batch?, &mut tally)?;
+                    let mut batches = group.into_batches()?;
+                    while let Some(batch) = batches.next() {
+                        columns.count(batches.group(), &batch?, &mut tally)?;
                     }
                     Ok(tally)
                 })
@@ -348,7 +349,7 @@ impl Columns {
                     return Ok(new_null_array(self.data_type(index), rows));
                 };
                 let taken = filter(array, &live).map_err(|error| group.damaged(&error))?;
-                self.as_declared(index, &taken, group)
+                as_type(&taken, self.data_type(index), group)
             })
             .collect::<Result<Vec<ArrayRef>, LakeError>>()?;
         let options = RecordBatchOptions::new().with_row_count(Some(rows));
@@ -360,7 +361,7 @@ impl Columns {
         let identity = self.identity.columns().map(|index| {
             let array = batch.column_by_name(&self.physical[index]);
             array
-                .map(|array| self.as_declared(index, array, group))
+                .map(|array| as_type(array, self.data_type(index), group))
                 .transpose()
         });
         let identity = identity.collect::<Result<Vec<_>, _>>()?;
@@ -369,24 +370,6 @@ impl Columns {
 
     fn data_type(&self, index: usize) -> &DataType {
         self.source.field(index).data_type()
-    }
-
-    /// Values of a source column with the type that the schema has: the file may be older.
-    fn as_declared(
-        &self,
-        index: usize,
-        array: &ArrayRef,
-        group: &RowGroup,
-    ) -> Result<ArrayRef, LakeError> {
-        let data_type = self.data_type(index);
-        if array.data_type() == data_type {
-            return Ok(Arc::clone(array));
-        }
-        let options = CastOptions {
-            safe: false,
-            ..CastOptions::default()
-        };
-        cast_with_options(array, data_type, &options).map_err(|error| group.damaged(&error))
     }
 }
 

@@ -15,7 +15,7 @@ use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use super::*;
 use crate::lake::budget::Charged;
 use crate::lake::error::ErrorKind;
-use crate::lake::parquet::{EncodedFile, Encoder};
+use crate::lake::parquet::{EncodedFile, Encoder, ROW_GROUP_BYTES};
 use crate::lake::schema::Field;
 use crate::lake::tally::ENTRY_BYTES;
 use crate::lake::types::{ALL_TYPES, DeltaType};
@@ -528,7 +528,13 @@ async fn large_values_come_in_small_batches() {
 
 fn encode(schema: &HistorySchema, batch: Charged<RecordBatch>) -> EncodedFile {
     let batches = [batch];
-    let mut encoder = Encoder::new(schema, &batches, batches[0].value.num_rows()).unwrap();
+    let mut encoder = Encoder::new(
+        schema,
+        &batches,
+        batches[0].value.num_rows(),
+        ROW_GROUP_BYTES,
+    )
+    .unwrap();
     for batch in batches {
         encoder.write(batch).unwrap();
     }

@@ -150,6 +150,8 @@ pub(crate) enum Operation {
     Replace,
     /// Only properties change.
     MarkGap,
+    /// Other files have the same rows.
+    Optimize,
 }
 
 impl Operation {
@@ -162,6 +164,7 @@ impl Operation {
             Operation::Append => ("WRITE", &[("mode", "Append"), ("partitionBy", "[]")]),
             Operation::Replace => ("WRITE", &[("mode", "Overwrite"), ("partitionBy", "[]")]),
             Operation::MarkGap => ("SET TBLPROPERTIES", &[]),
+            Operation::Optimize => ("OPTIMIZE", &[("predicate", "[]"), ("zOrderBy", "[]")]),
         };
         CommitInfo {
             timestamp: now_ms(),
@@ -250,4 +253,61 @@ pub(crate) fn read_landed(lines: &[u8]) -> Result<Landed, serde_json::Error> {
         }
     }
     Ok(landed)
+}
+
+/// An action of a commit that is in the log, as far as it says what a version consists of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ReadAction {
+    MetaData(Metadata),
+    Protocol(Protocol),
+    Txn { app_id: String, version: i64 },
+    Add { path: String, size: u64 },
+    Remove { path: String },
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ActionLine {
+    meta_data: Option<Metadata>,
+    protocol: Option<Protocol>,
+    txn: Option<TxnLine>,
+    add: Option<FileLine>,
+    remove: Option<FileLine>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct TxnLine {
+    app_id: String,
+    version: i64,
+}
+
+#[derive(Deserialize)]
+struct FileLine {
+    path: String,
+    #[serde(default)]
+    size: u64,
+}
+
+/// Reads the actions of a commit file in their order.
+pub(crate) fn read_actions(lines: &[u8]) -> Result<Vec<ReadAction>, serde_json::Error> {
+    let mut actions = Vec::new();
+    for line in serde_json::Deserializer::from_slice(lines).into_iter::<ActionLine>() {
+        let line = line?;
+        actions.extend(line.meta_data.map(ReadAction::MetaData));
+        actions.extend(line.protocol.map(ReadAction::Protocol));
+        actions.extend(line.txn.map(|txn| ReadAction::Txn {
+            app_id: txn.app_id,
+            version: txn.version,
+        }));
+        actions.extend(line.add.map(|file| ReadAction::Add {
+            path: file.path,
+            size: file.size,
+        }));
+        actions.extend(
+            line.remove
+                .map(|file| ReadAction::Remove { path: file.path }),
+        );
+    }
+    Ok(actions)
 }

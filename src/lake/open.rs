@@ -73,7 +73,8 @@ pub(crate) async fn open_table(
     kernels: &Semaphore,
 ) -> Result<Table, LakeError> {
     let mut table = with_kernel(store, kernels, move |store, engine| {
-        describe(engine).map_err(|error| {
+        let described = latest(engine).and_then(|snapshot| describe(&snapshot, engine));
+        described.map_err(|error| {
             LakeError::kernel(&format!("open history table \"{}\"", store.name()), &error)
         })
     })
@@ -110,8 +111,16 @@ pub(crate) fn latest(engine: &dyn Engine) -> DeltaResult<SnapshotRef> {
     Snapshot::builder_for(KERNEL_ROOT).build(engine)
 }
 
-fn describe(engine: &dyn Engine) -> DeltaResult<Table> {
-    let snapshot = latest(engine)?;
+/// A version of a table.
+pub(crate) fn describe_at(engine: &dyn Engine, version: u64) -> DeltaResult<Table> {
+    let snapshot = Snapshot::builder_for(KERNEL_ROOT)
+        .at_version(version)
+        .build(engine)?;
+    describe(&snapshot, engine)
+}
+
+/// The table that a snapshot is of. Who changed it last is not told.
+pub(crate) fn describe(snapshot: &SnapshotRef, engine: &dyn Engine) -> DeltaResult<Table> {
     let table = snapshot.table_configuration();
     let metadata = Metadata {
         id: table.metadata().id().to_owned(),
@@ -148,7 +157,7 @@ fn describe(engine: &dyn Engine) -> DeltaResult<Table> {
         .get(SOURCE_PROPERTY)
         .and_then(|property| Source::parse(property));
     let progress = match &source {
-        Some(source) => progress(&snapshot, engine, source, &metadata)?,
+        Some(source) => progress(snapshot, engine, source, &metadata)?,
         None => None,
     };
     let schema = history_schema(&protocol, &metadata);

@@ -21,7 +21,7 @@ use crate::lake::stats::FileStats;
 
 /// Bounds of a row group: readers parallelise over row groups, and the writer holds one in memory.
 const ROW_GROUP_ROWS: usize = 1 << 20;
-const ROW_GROUP_BYTES: usize = 64 << 20;
+pub(crate) const ROW_GROUP_BYTES: usize = 64 << 20;
 
 /// An encoded data file.
 pub(crate) struct EncodedFile {
@@ -40,7 +40,7 @@ pub(crate) struct Encoder {
 
 impl Encoder {
     /// A file without rows; `first` are those that come first, of `expected` in all, by which the
-    /// columns' encodings are chosen.
+    /// columns' encodings are chosen. A row group is in memory until it is as large as given.
     ///
     /// # Errors
     /// Kind `Internal`, if the library refuses the schema.
@@ -48,11 +48,12 @@ impl Encoder {
         schema: &HistorySchema,
         first: &[Charged<RecordBatch>],
         expected: usize,
+        row_group_bytes: usize,
     ) -> Result<Encoder, LakeError> {
         let file_schema = schema.parquet_arrow();
         // Readers take the schema from the Delta log; the Arrow one would only be another truth.
         let options = ArrowWriterOptions::new()
-            .with_properties(properties(schema, first, expected)?)
+            .with_properties(properties(schema, first, expected, row_group_bytes)?)
             .with_skip_arrow_metadata(true);
         let writer =
             ArrowWriter::try_new_with_options(Vec::new(), Arc::clone(&file_schema), options)
@@ -86,7 +87,12 @@ impl Encoder {
         self.writer.bytes_written() + self.writer.memory_size()
     }
 
-    /// The whole file.
+    /// What has been encoded since the last call; the file goes on behind it.
+    pub(crate) fn take_encoded(&mut self) -> Vec<u8> {
+        std::mem::take(self.writer.inner_mut())
+    }
+
+    /// The whole file, or what of it was not taken.
     ///
     /// # Errors
     /// Kind `Internal`.
@@ -116,6 +122,7 @@ fn properties(
     schema: &HistorySchema,
     first: &[Charged<RecordBatch>],
     expected: usize,
+    row_group_bytes: usize,
 ) -> Result<WriterProperties, LakeError> {
     let mut builder = WriterProperties::builder()
         .set_writer_version(WriterVersion::PARQUET_1_0)
@@ -123,7 +130,7 @@ fn properties(
         .set_compression(Compression::ZSTD(ZstdLevel::try_new(1).map_err(failed)?))
         .set_statistics_enabled(EnabledStatistics::Chunk)
         .set_max_row_group_row_count(Some(ROW_GROUP_ROWS))
-        .set_max_row_group_bytes(Some(ROW_GROUP_BYTES));
+        .set_max_row_group_bytes(Some(row_group_bytes));
     if has_large_rows(first) {
         return Ok(builder
             .set_dictionary_enabled(false)

@@ -2,13 +2,13 @@
 //! queue work, answers come back as events. No thread in here calls Postgres or takes a signal.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use tokio::runtime::Runtime;
-use tokio::sync::Semaphore;
 use tokio::sync::mpsc::unbounded_channel;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::lake::budget::Budget;
 use crate::lake::destination::Destination;
@@ -18,6 +18,7 @@ use crate::lake::memory::{BlockedSignals, use_one_arena};
 use crate::lake::staged::Staged;
 use crate::lake::survey::{probe, survey};
 use crate::lake::table::TableTask;
+use crate::lake::upkeep::UpkeepSettings;
 use crate::lake::writer::{HistoryWriter, OpenTable};
 
 /// Worker threads of the runtime.
@@ -41,8 +42,8 @@ pub struct LakeConfig {
     pub target_file_bytes: usize,
     /// Bytes of data files that may be stored before they are committed; `None`: any number.
     pub staging_limit: Option<u64>,
-    /// Commits between two checkpoints of a table.
-    pub checkpoint_interval: u64,
+    /// How tables are kept up, until [`Lake::keep_up`] says otherwise.
+    pub upkeep: UpkeepSettings,
 }
 
 /// What all tables of a lake share.
@@ -56,7 +57,8 @@ pub(crate) struct Shared {
     pub open_tables: AtomicUsize,
     pub encoders: Semaphore,
     pub kernels: Semaphore,
-    pub upkeep: Semaphore,
+    upkeep: Semaphore,
+    upkeep_settings: RwLock<UpkeepSettings>,
     /// For what reads a whole history.
     pub replays: Semaphore,
     events: Sender<Event>,
@@ -72,6 +74,18 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Shared {
+    /// How tables are kept up now.
+    pub(crate) fn upkeep_settings(&self) -> UpkeepSettings {
+        let settings = self.upkeep_settings.read();
+        *settings.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Upkeep that reads and writes logs is one table's at a time.
+    pub(crate) async fn upkeep_permit(&self) -> Result<SemaphorePermit<'_>, LakeError> {
+        let permit = self.upkeep.acquire().await;
+        permit.map_err(|error| LakeError::internal(error.to_string()))
+    }
+
     /// Queues an event and wakes the main thread.
     pub(crate) fn send(&self, event: Event) {
         // It fails only once the lake is gone.
@@ -101,14 +115,15 @@ impl Lake {
             budget: Budget::new(config.max_memory),
             replay_budget: Budget::new(config.max_memory),
             staged: Staged::new(config.staging_limit),
-            config,
             encoders: Semaphore::new(ENCODERS as usize),
             kernels: Semaphore::new(KERNEL_CALLS),
             upkeep: Semaphore::new(1),
+            upkeep_settings: RwLock::new(config.upkeep),
             replays: Semaphore::new(1),
             open_tables: AtomicUsize::new(0),
             events: sender,
             wake,
+            config,
         });
         // Threads inherit the mask, so that there is no moment in which one could take a signal.
         let blocked = BlockedSignals::new();
@@ -126,6 +141,14 @@ impl Lake {
             events,
             runtime: Some(runtime),
         })
+    }
+
+    /// Has tables kept up in this way from now on.
+    pub fn keep_up(&self, settings: UpkeepSettings) {
+        if self.shared.upkeep_settings() != settings {
+            let now = self.shared.upkeep_settings.write();
+            *now.unwrap_or_else(PoisonError::into_inner) = settings;
+        }
     }
 
     /// What is held in memory.
@@ -172,7 +195,8 @@ impl Lake {
     pub fn open(&self, spec: OpenTable) -> HistoryWriter {
         let (messages, receiver) = unbounded_channel();
         self.shared.open_tables.fetch_add(1, Ordering::Relaxed);
-        self.spawn(TableTask::new(Arc::clone(&self.shared), spec).run(receiver));
+        let task = TableTask::new(Arc::clone(&self.shared), spec, messages.downgrade());
+        self.spawn(task.run(receiver));
         HistoryWriter { messages }
     }
 

@@ -286,6 +286,13 @@ impl HistorySchema {
         }
     }
 
+    /// The name in files of a column of the table; as it is if there is no such column.
+    pub(crate) fn physical_name_of<'a>(&'a self, name: &'a str) -> &'a str {
+        let mut names = self.columns().zip(self.physical_names());
+        let found = names.find(|((logical, _, _), _)| *logical == name);
+        found.map_or(name, |(_, physical)| physical)
+    }
+
     /// The Arrow schema of the table's Parquet files: physical names, and field ids if mapped.
     pub(crate) fn parquet_arrow(&self) -> SchemaRef {
         let Some(mapping) = &self.mapping else {

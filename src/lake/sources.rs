@@ -1,7 +1,8 @@
-//! Which source tables a destination has histories of, by the first version of each: for a foreground
+//! Which source tables a destination has histories of, by the first version of each, or what a clean-up has left of it: for a foreground
 //! backend that wants to tell its user what a start will do, and for logs that cannot be opened.
 
 use futures::{StreamExt, TryStreamExt, stream};
+use object_store::path::Path;
 use serde::Deserialize;
 
 use crate::lake::destination::Destination;
@@ -9,6 +10,9 @@ use crate::lake::error::LakeError;
 use crate::lake::log::{Metadata, commit_path};
 use crate::lake::source::{SOURCE_PROPERTY, Source};
 use crate::lake::store::TableStore;
+
+/// Where the source is named once version 0 is not in the log any more. The dot hides it from readers.
+pub(crate) const SOURCE_FILE: &str = ".wal2delta-source";
 
 /// Tables looked at at the same time.
 const CONCURRENT: usize = 16;
@@ -48,7 +52,8 @@ impl Destination {
 /// The source as version 0 named it; it never changes.
 pub(crate) async fn first_source(store: &TableStore) -> Result<Option<Source>, LakeError> {
     let Some(lines) = store.get(&commit_path(0)).await? else {
-        return Ok(None);
+        let kept = store.get(&Path::from(SOURCE_FILE)).await?;
+        return Ok(kept.and_then(|text| Source::parse(std::str::from_utf8(&text).ok()?)));
     };
     let metadata = lines
         .split(|byte| *byte == b'\n')

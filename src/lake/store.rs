@@ -12,7 +12,8 @@ use deltalake::logstore::{StorageConfig, default_logstore};
 use futures::{StreamExt, TryStreamExt, stream};
 use object_store::path::Path;
 use object_store::{
-    Error, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, UploadPart,
+    Error, MultipartUpload, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions,
+    PutPayload, UploadPart,
 };
 use tokio::sync::{Semaphore, SemaphorePermit};
 use url::Url;
@@ -25,9 +26,14 @@ use crate::lake::error::{ErrorKind, LakeError};
 /// Longest time of a single call.
 const CALL_LIMIT: Duration = Duration::from_secs(30);
 
+/// Longest time of the listing of a folder, which takes a call for each thousand files.
+const LIST_LIMIT: Duration = Duration::from_secs(300);
+
+const LOG_FOLDER: &str = "_delta_log";
+
 /// A larger data file goes over a network in parts of this size. Each has the time of a call: so slow a
 /// line as 300 kB/s will do.
-const PART_BYTES: usize = 8 << 20;
+pub(crate) const PART_BYTES: usize = 8 << 20;
 /// Parts of one file on their way at the same time.
 const PARTS_AT_ONCE: usize = 4;
 
@@ -61,6 +67,14 @@ impl TableStore {
     pub(crate) fn over(mut self, connection: Arc<Connection>) -> Self {
         self.connection = Some(connection);
         self
+    }
+
+    /// The same, but errors are not waited for to pass.
+    pub(crate) fn impatient(&self) -> TableStore {
+        TableStore {
+            patience: Duration::ZERO,
+            ..self.clone()
+        }
     }
 
     /// How often the credentials have been changed.
@@ -240,7 +254,7 @@ impl TableStore {
 
     /// True if the folder's `_delta_log` holds a log, or the remains of one.
     pub(crate) async fn has_log(&self) -> Result<bool, LakeError> {
-        let folder = Path::from("_delta_log");
+        let folder = Path::from(LOG_FOLDER);
         let doing = self.doing("list", &folder);
         let first = async { self.store.list(Some(&folder)).try_next().await };
         let first = in_time(&doing, first)
@@ -261,6 +275,83 @@ impl TableStore {
             listed.common_prefixes.iter().filter_map(name).collect(),
             files.filter_map(name).collect(),
         ))
+    }
+
+    /// Shows the files of the log, in the order of their names, until `take` says that it wants no more.
+    pub(crate) async fn list_log(
+        &self,
+        mut take: impl FnMut(ObjectMeta) -> bool,
+    ) -> Result<(), LakeError> {
+        let folder = Path::from(LOG_FOLDER);
+        let doing = self.doing("list", &folder);
+        let mut files = self.store.list(Some(&folder));
+        // Each page of a long listing has the time of a call.
+        while let Some(file) = in_time(&doing, files.try_next())
+            .await?
+            .map_err(|error| LakeError::store(&doing, &error))?
+        {
+            if !take(file) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The files right in a folder of the table (`""`: its root) that were last written before a time, in
+    /// milliseconds since 1970 by the store's clock.
+    pub(crate) async fn files_before(
+        &self,
+        folder: &str,
+        time_ms: i64,
+    ) -> Result<Vec<Path>, LakeError> {
+        let folder = Path::from(folder);
+        let doing = self.doing("list", &folder);
+        let prefix = (!folder.is_root()).then_some(&folder);
+        let listed = tokio::time::timeout(LIST_LIMIT, self.store.list_with_delimiter(prefix))
+            .await
+            .map_err(|_| too_late(&doing, LIST_LIMIT))?
+            .map_err(|error| LakeError::store(&doing, &error))?;
+        let old = listed.objects.into_iter();
+        let old = old.filter(|file| file.last_modified.timestamp_millis() < time_ms);
+        Ok(old.map(|file| file.location).collect())
+    }
+
+    /// Removes files in this order. One that is not there any more is none to remove.
+    pub(crate) async fn delete_files(&self, paths: Vec<Path>) -> Result<(), LakeError> {
+        let doing = format!("remove files of \"{}\"", self.name);
+        let mut deleted = self
+            .store
+            .delete_stream(stream::iter(paths).map(Ok).boxed());
+        loop {
+            match in_time(&doing, deleted.next()).await? {
+                None => return Ok(()),
+                Some(Ok(_) | Err(Error::NotFound { .. })) => {}
+                Some(Err(error)) => return Err(LakeError::store(&doing, &error)),
+            }
+        }
+    }
+
+    /// Begins the upload of a file whose length is not known yet.
+    pub(crate) async fn begin_upload(
+        &self,
+        doing: &str,
+        path: &Path,
+    ) -> Result<Box<dyn MultipartUpload>, LakeError> {
+        in_time(doing, self.store.put_multipart(path))
+            .await?
+            .map_err(|error| LakeError::store(doing, &error))
+    }
+
+    /// One call of an upload.
+    pub(crate) async fn upload<T>(
+        &self,
+        doing: &str,
+        call: impl Future<Output = object_store::Result<T>>,
+    ) -> Result<T, LakeError> {
+        let _permit = self.permit().await?;
+        in_time(doing, call)
+            .await?
+            .map_err(|error| LakeError::store(doing, &error))
     }
 
     /// A kernel engine over this store. Must be called inside the runtime.
@@ -288,12 +379,15 @@ async fn permit(uploads: &Semaphore) -> Result<SemaphorePermit<'_>, LakeError> {
 }
 
 async fn in_time<T>(doing: &str, call: impl Future<Output = T>) -> Result<T, LakeError> {
-    tokio::time::timeout(CALL_LIMIT, call).await.map_err(|_| {
-        LakeError::transient(format!(
-            "could not {doing}: no answer within {} s",
-            CALL_LIMIT.as_secs()
-        ))
-    })
+    let answer = tokio::time::timeout(CALL_LIMIT, call).await;
+    answer.map_err(|_| too_late(doing, CALL_LIMIT))
+}
+
+fn too_late(doing: &str, limit: Duration) -> LakeError {
+    LakeError::transient(format!(
+        "could not {doing}: no answer within {} s",
+        limit.as_secs()
+    ))
 }
 
 /// Pauses between tries: each twice as long as the one before, with a random part so that many

@@ -8,10 +8,9 @@ use std::sync::atomic::Ordering;
 
 use futures::FutureExt;
 use object_store::path::Path;
-use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::mpsc::{UnboundedReceiver, WeakUnboundedSender};
 
 use crate::lake::actions::{add, next_actions, next_table, remove, txns};
-use crate::lake::checkpoint::Checkpoints;
 use crate::lake::clear::{History, delete_all};
 use crate::lake::commit::{Commit, Failure, commit};
 use crate::lake::create::create_table;
@@ -24,6 +23,7 @@ use crate::lake::runtime::Shared;
 use crate::lake::schema::HistorySchema;
 use crate::lake::source::{CLEARED_PROPERTY, GAP_PROPERTY, Progress};
 use crate::lake::store::TableStore;
+use crate::lake::upkeep::{Exchange, Upkeep};
 use crate::lake::writer::{
     Believed, Clear, Content, Message, OpenTable, Replace, RowsCommit, Target,
 };
@@ -39,7 +39,9 @@ struct Open {
     /// The schema of rows that are written now, and of the table from the next commit on.
     evolved: Option<HistorySchema>,
     held: Held,
-    checkpoints: Checkpoints,
+    upkeep: Upkeep,
+    /// See [`Exchange::life`].
+    life: u64,
     /// Somebody else has changed the table, or a late commit of ours: rows cannot be added before it
     /// is replaced or opened anew.
     taken: Option<LakeError>,
@@ -62,16 +64,26 @@ pub(crate) struct TableTask {
     open: Option<Open>,
     /// Stored files of a failed state that no commit attempt has named.
     orphans: Vec<Path>,
+    /// Where upkeep sends what it wants to have committed.
+    messages: WeakUnboundedSender<Message>,
+    lives: u64,
 }
 
 impl TableTask {
-    pub(crate) fn new(shared: Arc<Shared>, spec: OpenTable) -> Self {
+    /// `messages` leads to the receiver that [`TableTask::run`] gets.
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        spec: OpenTable,
+        messages: WeakUnboundedSender<Message>,
+    ) -> Self {
         TableTask {
             shared,
             spec,
             store: None,
             open: None,
             orphans: Vec::new(),
+            messages,
+            lives: 0,
         }
     }
 
@@ -101,10 +113,7 @@ impl TableTask {
             }
         });
         let outcome = work.catch_unwind().await.unwrap_or_else(|panic| {
-            Err(LakeError::internal(format!(
-                "writing a history table failed: {}",
-                panic_text(&*panic)
-            )))
+            Err(LakeError::panicked("writing a history table", &*panic))
         });
         if let Err(error) = outcome {
             if let Some(mut open) = self.open.take() {
@@ -156,17 +165,20 @@ impl TableTask {
                 store.name()
             ))
         }));
+        self.lives += 1;
         let evolves = self.spec.evolves && matches!(self.spec.target, Target::StageOnly { .. });
         self.open = Some(Open {
             taken,
             evolved: evolves.then(|| schema.evolve(&self.spec.schema).schema),
             held: Held::new(Arc::clone(&self.shared), store.clone(), self.spec.table),
-            checkpoints: Checkpoints::new(
+            upkeep: Upkeep::new(
                 Arc::clone(&self.shared),
                 store.clone(),
                 self.spec.table,
                 table.version,
+                self.messages.clone(),
             ),
+            life: self.lives,
             store,
             table,
             schema,
@@ -244,6 +256,15 @@ impl TableTask {
                     rows: 0,
                 });
             }
+            Message::Optimize { ticket } => {
+                let (version, orphans) = (open.table.version, open.held.is_empty());
+                open.upkeep.optimize(ticket, version, orphans, open.life);
+            }
+            Message::Exchange { exchange, answer } => {
+                let outcome = self.exchange(exchange).await;
+                // Who does not wait any more has nothing to remove either.
+                let _ = answer.send(outcome);
+            }
             Message::Discard => {}
         }
         Ok(())
@@ -303,10 +324,17 @@ impl TableTask {
             ));
         }
         let rows = files.iter().map(|file| file.rows).sum();
-        let next = next_table(&open.table, &open.schema, &schema, self.spec.generation);
+        let next = next_table(
+            &open.table,
+            &open.schema,
+            &schema,
+            self.spec.generation,
+            &self.shared.upkeep_settings(),
+        );
         let mut actions = next_actions(&open.table, &next);
         actions.extend(txns(&self.spec, rows_commit)?);
-        actions.extend(files.into_iter().map(add));
+        let new_files = files.len();
+        actions.extend(files.into_iter().map(|file| add(file, true)));
         let own_app_ids = self.spec.source.app_id_prefix();
         let append = Commit {
             operation: Operation::Append,
@@ -321,7 +349,7 @@ impl TableTask {
         open.table = next;
         open.schema = schema;
         open.evolved = None;
-        self.committed(version, rows_commit);
+        self.committed(version, rows_commit, new_files);
         Ok((Some(version), rows))
     }
 
@@ -397,7 +425,6 @@ impl TableTask {
             .map_err(Failure::into_error)?;
         open.table.metadata = metadata;
         open.table.version = version;
-        open.checkpoints.after_commit(version);
         Ok(Some(version))
     }
 
@@ -424,7 +451,13 @@ impl TableTask {
         check_layout(&files, &schema)?;
         let rows = files.iter().map(|file| file.rows).sum();
 
-        let mut next = next_table(&open.table, &open.schema, &schema, self.spec.generation);
+        let mut next = next_table(
+            &open.table,
+            &open.schema,
+            &schema,
+            self.spec.generation,
+            &self.shared.upkeep_settings(),
+        );
         let configuration = &mut next.metadata.configuration;
         let cleared = CLEARED_PROPERTY.to_owned();
         match replace.content {
@@ -441,14 +474,15 @@ impl TableTask {
         let mut common = next_actions(&open.table, &next);
         common.extend(txns(&self.spec, replace.commit)?);
 
-        let adds: Vec<Action> = files.into_iter().map(add).collect();
+        let new_files = files.len();
+        let adds: Vec<Action> = files.into_iter().map(|file| add(file, true)).collect();
         let own_app_ids = self.spec.source.app_id_prefix();
         for _ in 0..MAX_REBUILDS {
             let mut actions = common.clone();
             if replace.content == Content::Instead {
                 let active =
                     active_files(&open.store, &self.shared.kernels, open.table.version).await?;
-                actions.extend(active.into_iter().map(|file| remove(file.path, file.size)));
+                actions.extend(active.into_iter().map(|file| remove(file, true)));
             }
             actions.extend_from_slice(&adds);
             // What lives by the rows of a history does not depend on which files they are in.
@@ -469,7 +503,9 @@ impl TableTask {
                     open.schema = schema;
                     open.evolved = None;
                     open.taken = None;
-                    self.committed(version, replace.commit);
+                    self.lives += 1;
+                    open.life = self.lives;
+                    self.committed(version, replace.commit, new_files);
                     return Ok((version, rows));
                 }
                 Err(Failure::FilesMoved { version }) => open.table.version = version,
@@ -482,7 +518,43 @@ impl TableTask {
         .into_error())
     }
 
-    fn committed(&mut self, version: u64, commit: RowsCommit) {
+    /// One commit that says of files that another one has their rows. False if it is certain that it is
+    /// not in the log. It is tried once: the next flush must not wait for it.
+    async fn exchange(&mut self, exchange: Exchange) -> Result<bool, LakeError> {
+        let Some(open) = &mut self.open else {
+            return Ok(false);
+        };
+        if exchange.life != open.life || open.taken.is_some() {
+            return Ok(false);
+        }
+        let removed = exchange.removed.into_iter();
+        let mut actions: Vec<Action> = removed.map(|file| remove(file, false)).collect();
+        actions.push(add(exchange.added, false));
+        let own_app_ids = self.spec.source.app_id_prefix();
+        let optimize = Commit {
+            operation: Operation::Optimize,
+            actions,
+            own_app_ids: &own_app_ids,
+            home: &self.shared.config.home,
+            needs_exact_files: true,
+        };
+        let store = open.store.impatient();
+        match commit(&store, open.table.version + 1, optimize).await {
+            Ok(version) => {
+                open.table.version = version;
+                Ok(true)
+            }
+            // What there is to merge has to be looked for anew.
+            Err(Failure::FilesMoved { version }) => {
+                open.table.version = version;
+                Ok(false)
+            }
+            Err(Failure::NotLanded(_)) => Ok(false),
+            Err(Failure::Unknown(error)) => Err(error),
+        }
+    }
+
+    fn committed(&mut self, version: u64, commit: RowsCommit, files: usize) {
         let progress = Some(Progress {
             generation: self.spec.generation,
             lsn: commit.lsn,
@@ -493,7 +565,7 @@ impl TableTask {
         if let Some(open) = &mut self.open {
             open.table.version = version;
             open.table.progress = progress;
-            open.checkpoints.after_commit(version);
+            open.upkeep.after_commit(version, files, open.life);
         }
     }
 }
@@ -510,14 +582,4 @@ fn check_layout(files: &[DataFile], schema: &HistorySchema) -> Result<(), LakeEr
         ));
     }
     Ok(())
-}
-
-fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
-    if let Some(text) = panic.downcast_ref::<&str>() {
-        text
-    } else if let Some(text) = panic.downcast_ref::<String>() {
-        text
-    } else {
-        "panic"
-    }
 }

@@ -3,12 +3,15 @@
 
 use arrow::array::RecordBatch;
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::oneshot;
 
 use crate::lake::budget::Charged;
 use crate::lake::destination::Destination;
+use crate::lake::error::LakeError;
 use crate::lake::event::DataFile;
 use crate::lake::schema::HistorySchema;
 use crate::lake::source::{Progress, Source};
+use crate::lake::upkeep::Exchange;
 
 /// Which table to open.
 #[derive(Debug, Clone)]
@@ -123,12 +126,33 @@ pub struct Clear {
 pub(crate) enum Message {
     Write(Charged<RecordBatch>),
     Evolve(HistorySchema),
-    Clear { ticket: u64, clear: Clear },
+    Clear {
+        ticket: u64,
+        clear: Clear,
+    },
     Spill,
-    Commit { ticket: u64, commit: RowsCommit },
-    Replace { ticket: u64, replace: Replace },
-    Stage { ticket: u64 },
-    MarkGap { ticket: u64 },
+    Commit {
+        ticket: u64,
+        commit: RowsCommit,
+    },
+    Replace {
+        ticket: u64,
+        replace: Replace,
+    },
+    Stage {
+        ticket: u64,
+    },
+    MarkGap {
+        ticket: u64,
+    },
+    Optimize {
+        ticket: u64,
+    },
+    /// Of upkeep. The answer is whether it was committed; an error: that is not known.
+    Exchange {
+        exchange: Exchange,
+        answer: oneshot::Sender<Result<bool, LakeError>>,
+    },
     Discard,
 }
 
@@ -188,6 +212,12 @@ impl HistoryWriter {
     /// it replaces it first; `replace` takes the mark away. Answers `Event::Committed`.
     pub fn mark_gap(&self, ticket: u64) {
         self.send(Message::MarkGap { ticket });
+    }
+
+    /// Brings the table into its best form: small files are merged, what nobody needs is removed. Rows can
+    /// be written and committed meanwhile. Answers `Event::Optimized`.
+    pub fn optimize(&self, ticket: u64) {
+        self.send(Message::Optimize { ticket });
     }
 
     /// Forgets what is held and staged. After a failure it opens the table again, which answers

@@ -30,6 +30,7 @@ POINTS = {
     "after_confirm": _ENDS,
     "in_snapshot": _ENDS,
     "before_join": _ENDS,
+    "before_exchange": ("error", "hang", "sleep 1500", "panic", "kill"),
     "in_checkpoint": ("error", "hang", "sleep 1500", "panic", "kill"),
 }
 

@@ -3,6 +3,7 @@
 mod measurements;
 mod tables;
 mod threads;
+mod upkeep;
 
 use std::fs;
 use std::path::PathBuf;
@@ -59,6 +60,16 @@ impl Fixture {
     }
 
     fn with_interval(folder: TempDir, checkpoint_interval: u64) -> Self {
+        let upkeep = UpkeepSettings {
+            checkpoint_interval,
+            target_file_size: 0,
+            retention: None,
+            orphan_retention: None,
+        };
+        Self::with_upkeep(folder, upkeep)
+    }
+
+    fn with_upkeep(folder: TempDir, upkeep: UpkeepSettings) -> Self {
         let bell: Arc<(Mutex<u64>, Condvar)> = Arc::default();
         let ring = Arc::clone(&bell);
         let wake = move || {
@@ -70,7 +81,7 @@ impl Fixture {
             max_memory: 64 << 20,
             target_file_bytes: 16 << 20,
             staging_limit: None,
-            checkpoint_interval,
+            upkeep,
         };
         Fixture {
             folder,
@@ -99,7 +110,7 @@ impl Fixture {
         loop {
             let heard = *self.bell.0.lock().unwrap();
             match self.lake.try_event() {
-                Some(Event::Upkeep { error, .. }) => panic!("upkeep failed: {error}"),
+                Some(Event::Upkeep { error, .. }) => panic!("upkeep failed: {error:?}"),
                 Some(event) => return event,
                 None => {
                     let bell = self.bell.0.lock().unwrap();
