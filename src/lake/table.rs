@@ -112,9 +112,10 @@ impl TableTask {
                 Some(message) => self.handle(message).await,
             }
         });
-        let outcome = work.catch_unwind().await.unwrap_or_else(|panic| {
-            Err(LakeError::panicked("writing a history table", &*panic))
-        });
+        let outcome = work
+            .catch_unwind()
+            .await
+            .unwrap_or_else(|panic| Err(LakeError::panicked("writing a history table", &*panic)));
         if let Err(error) = outcome {
             if let Some(mut open) = self.open.take() {
                 self.orphans.extend(open.held.forget());

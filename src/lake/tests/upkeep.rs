@@ -365,7 +365,7 @@ fn what_no_version_within_the_retention_needs_is_removed() {
     );
     assert_eq!(
         properties["delta.deletedFileRetentionDuration"],
-        "interval 600 seconds"
+        "interval 60 seconds"
     );
 }
 

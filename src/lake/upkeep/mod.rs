@@ -39,7 +39,7 @@ const CLEANUPS: u32 = 24;
 /// Removed files stay in checkpoints for this part of the retention longer than they are needed, and no
 /// less than so long: from there the clean-up knows which it may delete.
 const TOMBSTONE_SHARE: u32 = 4;
-const LEAST_TOMBSTONES: Duration = Duration::from_secs(600);
+const LEAST_TOMBSTONES: Duration = Duration::from_secs(60);
 
 /// How tables are kept up. Durations are whole seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
