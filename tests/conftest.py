@@ -10,6 +10,7 @@ from harness.feed import Feed
 
 def pytest_addoption(parser):
     parser.addoption("--random-seconds", type=float, default=20, help="how long the randomised test writes")
+    parser.addoption("--flat-commits", type=int, default=10_000, help="commits of one table that are made and compared")
     parser.addoption("--torture-seconds", type=float, default=100, help="how long the torture test has faults")
     parser.addoption("--without-fail-points", action="store_true", help="the torture test uses the ordinary library")
     parser.addoption("--keep", action="store_true", help="the torture test leaves its cluster's folder if it fails")

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use object_store::ObjectStore;
+use object_store::limit::LimitStore;
 use object_store::path::Path;
 use object_store::prefix::PrefixStore;
 
@@ -20,6 +21,9 @@ use crate::lake::store::TableStore;
 /// How long a table's work is tried again when the store fails, before it is reported.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Requests of a feed at the same time, and so connections to the store.
+const REQUESTS: usize = 32;
+
 /// The marker; a leading dot hides it from readers.
 const MARKER: &str = ".wal2delta-destination";
 const MARKER_TEXT: &[u8] = b"Written by wal2delta: below are Delta tables of its feeds.\n";
@@ -29,6 +33,8 @@ const MARKER_TEXT: &[u8] = b"Written by wal2delta: below are Delta tables of its
 pub(crate) struct Bucket {
     location: Location,
     connection: Arc<Connection>,
+    /// The connection with a bound on requests at the same time, whatever the number of tables.
+    bounded: Arc<dyn ObjectStore>,
 }
 
 /// Where it is, not how it is reached.
@@ -43,9 +49,11 @@ impl Eq for Bucket {}
 impl Bucket {
     pub(crate) fn new(location: Location, access: Access) -> Bucket {
         let connection = Arc::new(Connection::new(location.clone(), access));
+        let bucket = BucketStore(Arc::clone(&connection));
         Bucket {
             location,
             connection,
+            bounded: Arc::new(LimitStore::new(bucket, REQUESTS)),
         }
     }
 
@@ -70,8 +78,8 @@ impl Bucket {
             "" => self.location.to_string(),
             folder => self.location.join(folder),
         };
-        let bucket = BucketStore(Arc::clone(&self.connection));
-        let store = Arc::new(PrefixStore::new(bucket, prefix)) as Arc<dyn ObjectStore>;
+        let bounded = Arc::clone(&self.bounded);
+        let store = Arc::new(PrefixStore::new(bounded, prefix)) as Arc<dyn ObjectStore>;
         let connection = Arc::clone(&self.connection);
         Ok(TableStore::new(store, name, PATIENCE).over(connection))
     }

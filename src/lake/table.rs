@@ -40,8 +40,6 @@ struct Open {
     evolved: Option<HistorySchema>,
     held: Held,
     upkeep: Upkeep,
-    /// See [`Exchange::life`].
-    life: u64,
     /// Somebody else has changed the table, or a late commit of ours: rows cannot be added before it
     /// is replaced or opened anew.
     taken: Option<LakeError>,
@@ -178,8 +176,8 @@ impl TableTask {
                 self.spec.table,
                 table.version,
                 self.messages.clone(),
+                self.lives,
             ),
-            life: self.lives,
             store,
             table,
             schema,
@@ -259,7 +257,7 @@ impl TableTask {
             }
             Message::Optimize { ticket } => {
                 let (version, orphans) = (open.table.version, open.held.is_empty());
-                open.upkeep.optimize(ticket, version, orphans, open.life);
+                open.upkeep.optimize(ticket, version, orphans);
             }
             Message::Exchange { exchange, answer } => {
                 let outcome = self.exchange(exchange).await;
@@ -505,7 +503,7 @@ impl TableTask {
                     open.evolved = None;
                     open.taken = None;
                     self.lives += 1;
-                    open.life = self.lives;
+                    open.upkeep.renew(self.lives);
                     self.committed(version, replace.commit, new_files);
                     return Ok((version, rows));
                 }
@@ -519,14 +517,15 @@ impl TableTask {
         .into_error())
     }
 
-    /// One commit that says of files that another one has their rows. False if it is certain that it is
-    /// not in the log. It is tried once: the next flush must not wait for it.
-    async fn exchange(&mut self, exchange: Exchange) -> Result<bool, LakeError> {
+    /// One commit that says of files that another one has their rows. Returns the life that begins with
+    /// it, `None` if it is certain that it is not in the log. It is tried once: the next flush must not wait
+    /// for it.
+    async fn exchange(&mut self, exchange: Exchange) -> Result<Option<u64>, LakeError> {
         let Some(open) = &mut self.open else {
-            return Ok(false);
+            return Ok(None);
         };
-        if exchange.life != open.life || open.taken.is_some() {
-            return Ok(false);
+        if exchange.life != open.upkeep.life() || open.taken.is_some() {
+            return Ok(None);
         }
         let removed = exchange.removed.into_iter();
         let mut actions: Vec<Action> = removed.map(|file| remove(file, false)).collect();
@@ -543,15 +542,22 @@ impl TableTask {
         match commit(&store, open.table.version + 1, optimize).await {
             Ok(version) => {
                 open.table.version = version;
-                Ok(true)
+                self.lives += 1;
+                open.upkeep.renew(self.lives);
+                Ok(Some(self.lives))
             }
             // What there is to merge has to be looked for anew.
             Err(Failure::FilesMoved { version }) => {
                 open.table.version = version;
-                Ok(false)
+                Ok(None)
             }
-            Err(Failure::NotLanded(_)) => Ok(false),
-            Err(Failure::Unknown(error)) => Err(error),
+            Err(Failure::NotLanded(_)) => Ok(None),
+            Err(Failure::Unknown(error)) => {
+                // If it is in the log, these files are not there any more.
+                self.lives += 1;
+                open.upkeep.renew(self.lives);
+                Err(error)
+            }
         }
     }
 
@@ -566,7 +572,7 @@ impl TableTask {
         if let Some(open) = &mut self.open {
             open.table.version = version;
             open.table.progress = progress;
-            open.upkeep.after_commit(version, files, open.life);
+            open.upkeep.after_commit(version, files);
         }
     }
 }

@@ -148,10 +148,11 @@ pub(crate) enum Message {
     Optimize {
         ticket: u64,
     },
-    /// Of upkeep. The answer is whether it was committed; an error: that is not known.
+    /// Of upkeep. The answer is the life that begins with the commit, none if there is none; an error: that
+    /// is not known.
     Exchange {
         exchange: Exchange,
-        answer: oneshot::Sender<Result<bool, LakeError>>,
+        answer: oneshot::Sender<Result<Option<u64>, LakeError>>,
     },
     Discard,
 }

@@ -43,7 +43,15 @@ class DeltaLog:
                         yield number, action[kind]
 
     def metadata(self, version=None):
-        return list(self.actions("metaData", version))[-1][1]
+        said = [metadata for _, metadata in self.actions("metaData", version)]
+        return said[-1] if said else self._checkpointed_metadata()
+
+    def _checkpointed_metadata(self):
+        """Of the oldest checkpoint, of a log whose first commits were cleaned up."""
+        oldest = min((self.path / "_delta_log").glob("*.checkpoint.parquet"))
+        rows = pq.ParquetFile(oldest).read(columns=["metaData"]).column("metaData").to_pylist()
+        metadata = next(row for row in rows if row)
+        return {**metadata, "configuration": dict(metadata["configuration"])}
 
     def schema(self, version=None):
         fields = json.loads(self.metadata(version)["schemaString"])["fields"]

@@ -8,7 +8,7 @@ class TimedOut(AssertionError):
     pass
 
 
-def wait_for(condition, timeout, what):
+def wait_for(condition, timeout, what, pause=0.02):
     """The first true value of `condition()`; fails, saying `what`, after
     `timeout` seconds. An exception of the condition is not caught."""
     deadline = time.monotonic() + timeout
@@ -18,4 +18,4 @@ def wait_for(condition, timeout, what):
             return value
         if time.monotonic() > deadline:
             raise TimedOut(f"after {timeout} s still waiting for {what} (last value: {value!r})")
-        time.sleep(0.02)
+        time.sleep(pause)

@@ -147,6 +147,24 @@ fn small_files_become_one_with_the_same_rows() {
 }
 
 #[test]
+fn two_who_merge_the_same_files_do_not_double_their_rows() {
+    let lake = fixture(compacting(1 << 20));
+    let (writer, folder) = lake.create(1, &ids());
+    lake.commits(&writer, 1, 20);
+    let rows = lake.read(&folder, &lake.active(&folder));
+    for ticket in 0..4 {
+        writer.optimize(ticket);
+    }
+    for _ in 0..4 {
+        match lake.event() {
+            Event::Optimized { result, .. } => result.unwrap(),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(lake.read(&folder, &lake.active(&folder)), rows);
+}
+
+#[test]
 fn small_files_are_merged_without_being_asked() {
     let lake = fixture(compacting(1 << 20));
     let (writer, folder) = lake.create(1, &ids());
@@ -298,10 +316,12 @@ fn files_of_an_earlier_content_are_not_exchanged() {
         outcome.blocking_recv().unwrap().unwrap()
     };
     let added = files.remove(0);
-    assert!(!exchange(0, added.clone()));
+    assert_eq!(exchange(0, added.clone()), None);
     assert_eq!(lake.active(&folder), before);
-    assert!(exchange(1, added));
+    assert_eq!(exchange(1, added.clone()), Some(2));
     assert_eq!(lake.active(&folder).len(), 3);
+    // Not twice.
+    assert_eq!(exchange(1, added), None);
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! Compaction: neighbouring small files become one, in a commit that changes no row (`dataChange` is
 //! false). The table's task makes the commit, between two others: so it never meets a flush.
 
+use std::sync::atomic::Ordering;
+
 use object_store::path::Path;
 use tokio::sync::oneshot;
 
@@ -20,8 +22,8 @@ use crate::lake::writer::Message;
 /// Files that others have the same rows as.
 #[derive(Debug)]
 pub(crate) struct Exchange {
-    /// Number of the opening, or of the content, of the table that the files were found in: in another
-    /// one they may be gone.
+    /// Number of the set of files in which these were found, which an opening, a replacement and every
+    /// exchange end: in another one they may be gone.
     pub life: u64,
     /// Files with the rows now.
     pub removed: Vec<ActiveFile>,
@@ -32,12 +34,9 @@ pub(crate) struct Exchange {
 impl Keeper {
     /// Merges what is to be merged by the newest version; with `fully`, all that is smaller than
     /// `target`.
-    pub(super) async fn compact(
-        &self,
-        target: u64,
-        fully: bool,
-        life: u64,
-    ) -> Result<(), LakeError> {
+    pub(super) async fn compact(&self, target: u64, fully: bool) -> Result<(), LakeError> {
+        let _alone = self.merging.lock().await;
+        let mut life = self.life.load(Ordering::Acquire);
         let files = {
             let _one = self.shared.upkeep_permit().await?;
             LogFiles::newest(&self.store, &self.shared.kernels).await?
@@ -89,15 +88,16 @@ impl Keeper {
                 removed,
                 added,
             };
-            if !self.exchange(exchange).await? {
-                return Ok(());
+            match self.exchange(exchange).await? {
+                Some(next) => life = next,
+                None => return Ok(()),
             }
         }
         Ok(())
     }
 
-    /// Has the table's task commit. False if the table has become another one meanwhile.
-    async fn exchange(&self, exchange: Exchange) -> Result<bool, LakeError> {
+    /// Has the table's task commit; the answer is its. `None` if the table has other files meanwhile.
+    async fn exchange(&self, exchange: Exchange) -> Result<Option<u64>, LakeError> {
         let path = Path::from(exchange.added.path.as_str());
         fail_point::pass_store("before_exchange")
             .await
@@ -109,13 +109,13 @@ impl Keeper {
             .upgrade()
             .is_some_and(|task| task.send(message).is_ok());
         // Without an answer the table has failed or was closed before it took the message.
-        let committed = match asked {
-            true => outcome.await.unwrap_or(Ok(false))?,
-            false => false,
+        let next = match asked {
+            true => outcome.await.unwrap_or(Ok(None))?,
+            false => None,
         };
-        if !committed {
+        if next.is_none() {
             self.store.delete_orphans(vec![path]).await;
         }
-        Ok(committed)
+        Ok(next)
     }
 }

@@ -15,10 +15,11 @@ mod remove_files;
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use futures::FutureExt;
+use tokio::sync::Mutex;
 use tokio::sync::mpsc::WeakUnboundedSender;
 
 use crate::lake::destination::fnv1a;
@@ -127,6 +128,10 @@ struct Keeper {
     task: WeakUnboundedSender<Message>,
     /// Steps whose last try has failed.
     failing: Arc<[AtomicBool; 3]>,
+    /// See [`Exchange::life`].
+    life: Arc<AtomicU64>,
+    /// Whoever merges files; of two that merge the same ones, both would bring their rows.
+    merging: Arc<Mutex<()>>,
 }
 
 /// Decides when a table is kept up.
@@ -150,6 +155,7 @@ impl Upkeep {
         table: u32,
         version: u64,
         task: WeakUnboundedSender<Message>,
+        life: u64,
     ) -> Self {
         let now = Instant::now();
         let spread = fnv1a(&table.to_le_bytes());
@@ -170,13 +176,25 @@ impl Upkeep {
                 table,
                 task,
                 failing: Arc::default(),
+                life: Arc::new(AtomicU64::new(life)),
+                merging: Arc::default(),
             },
         }
     }
 
+    /// See [`Exchange::life`].
+    pub(crate) fn life(&self) -> u64 {
+        self.keeper.life.load(Ordering::Acquire)
+    }
+
+    /// The table has other files: what is being merged now has been merged in vain.
+    pub(crate) fn renew(&self, life: u64) {
+        self.keeper.life.store(life, Ordering::Release);
+    }
+
     /// Begins what is due, unless upkeep of the table is under way. No other files than those of commits
-    /// may be on their way into the table. `life`: see [`Exchange`].
-    pub(crate) fn after_commit(&mut self, version: u64, files: usize, life: u64) {
+    /// may be on their way into the table.
+    pub(crate) fn after_commit(&mut self, version: u64, files: usize) {
         self.files += files;
         let settings = self.keeper.shared.upkeep_settings();
         let over = |since: Instant, pause: Option<Duration>| {
@@ -197,14 +215,14 @@ impl Upkeep {
         let begun_ms = now_ms();
         tokio::spawn(async move {
             // Each step has told of its error.
-            let _ = keeper.keep_up(due, life, begun_ms).await;
+            let _ = keeper.keep_up(due, begun_ms).await;
             drop(running);
         });
     }
 
     /// Does all that can be done now, and answers with `Event::Optimized`. `orphans`: as
     /// [`Upkeep::after_commit`] demands.
-    pub(crate) fn optimize(&mut self, ticket: u64, version: u64, orphans: bool, life: u64) {
+    pub(crate) fn optimize(&mut self, ticket: u64, version: u64, orphans: bool) {
         let settings = self.keeper.shared.upkeep_settings();
         let due = Due {
             checkpoint: true,
@@ -217,7 +235,7 @@ impl Upkeep {
         let keeper = self.keeper.clone();
         let begun_ms = now_ms();
         tokio::spawn(async move {
-            let result = keeper.keep_up(due, life, begun_ms).await;
+            let result = keeper.keep_up(due, begun_ms).await;
             keeper.shared.send(Event::Optimized {
                 table: keeper.table,
                 ticket,
@@ -254,13 +272,13 @@ impl Drop for Running {
 
 impl Keeper {
     /// One step after the other; the first error ends it.
-    async fn keep_up(&self, due: Due, life: u64, begun_ms: i64) -> Result<(), LakeError> {
+    async fn keep_up(&self, due: Due, begun_ms: i64) -> Result<(), LakeError> {
         let settings = self.shared.upkeep_settings();
         if due.checkpoint && !due.fully {
             self.step(Step::Checkpoint, self.checkpoint()).await?;
         }
         if due.compaction {
-            let compaction = self.compact(settings.target_file_size, due.fully, life);
+            let compaction = self.compact(settings.target_file_size, due.fully);
             self.step(Step::Compaction, compaction).await?;
         }
         if due.checkpoint && due.fully {
