@@ -8,6 +8,7 @@ import zlib
 from pathlib import Path
 
 import pytest
+from harness.deltalog import DeltaLog
 from harness.fault_proxy import CLOCK_IS_OFF, FORBIDDEN, NO_BUCKET, SLOW_DOWN, FaultProxy
 from harness.stores import KEY, SECRET, S3Server, StoredFeed, alter_mapping, create_mapping, create_server
 
@@ -62,6 +63,27 @@ def test_snapshot_and_changes(shop):
     fill(shop, 1000)
     shop.flush()
     assert shop.view("t")["status"] == "STREAMING"
+
+
+def test_small_files_are_merged(shop):
+    """More than goes up in one piece."""
+    shop.start()
+    for commit in range(12):
+        shop.sql(
+            "INSERT INTO t SELECT %s + i, (SELECT string_agg(md5(i || ' ' || n), '') FROM generate_series(1, 100) n) "
+            "FROM generate_series(1, 500) i",
+            [commit * 1000],
+        )
+        shop.flush()
+    before = shop.check("t")
+    shop.conn.execute("SELECT wal2delta.optimize(%s::regclass)", [f"{shop.schema}.t"])
+    assert shop.check("t") == before
+    log = DeltaLog(shop.path("t"))
+    added = [add for _, add in log.actions("add")]
+    assert added[-1]["size"] > 8 << 20
+    assert list(log.active()) == [added[-1]["path"]]
+    fill(shop, 100_000)
+    assert len(shop.check("t")) == len(before) + 100
 
 
 # --- what the store does
