@@ -32,7 +32,7 @@ class Writer:
     def __init__(self, feed):
         self.rows = 0
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._write, args=[feed.session(synchronous_commit="off")], daemon=True)
+        self._thread = threading.Thread(target=self._write, args=[feed.session()], daemon=True)
 
     def __enter__(self):
         self._thread.start()

@@ -7,7 +7,7 @@ from deltalake import DeltaTable
 from harness import fail_points
 from harness.deltalog import DeltaLog
 from harness.fail_points import FailPoints
-from harness.history import history_problems
+from harness.history import history_problems, replay
 from harness.load import Load
 from harness.readers import read_by_all
 
@@ -209,6 +209,41 @@ def test_the_log_is_cleaned_up_behind_a_checkpoint(make_cluster, make_feed):
     table = DeltaTable(str(feed.path("t")))
     assert table.metadata().configuration["delta.enableExpiredLogCleanup"] == "false"
     assert "delta.logRetentionDuration" not in table.metadata().configuration
+
+
+@pytest.mark.parametrize("mode", ["evolve", "resnapshot"])
+def test_the_log_of_a_table_that_is_altered_is_cleaned_up(make_cluster, make_feed, mode):
+    """Whatever a checkpoint has to say is compared and found right."""
+    cluster = make_cluster({**SETTINGS, "wal2delta.log_retention": "1s"})
+    feed = make_feed(cluster=cluster)
+    feed.table("t (id int PRIMARY KEY, v text)")
+    feed.start(on_schema_change=mode)
+    log = feed.path("t") / "_delta_log"
+    changes = [
+        "ALTER TABLE t ADD c numeric(38, 10)",
+        "ALTER TABLE t RENAME v TO \"odd name\"",
+        "ALTER TABLE t DROP c",
+        "TRUNCATE t",
+        "ALTER TABLE t ALTER id TYPE bigint",
+        "SELECT wal2delta.resync('t')",
+    ]
+    row = 0
+
+    def commits(until):
+        nonlocal row
+        row += 1
+        feed.sql("INSERT INTO t SELECT %s", [row])
+        feed.flush()
+        return until()
+
+    for change in changes:
+        feed.sql(change)
+        first = min(path.name for path in log.glob("*.json"))
+        wait_for(lambda first=first: commits(lambda: min(path.name for path in log.glob("*.json")) > first), 60, change)
+    assert "upkeep" not in cluster.log_text()
+    live, problems = replay(read_by_all(feed.path("t")))
+    assert not problems
+    assert sum(live.values()) == feed.value("SELECT count(*) FROM t")
 
 
 def test_settings_are_properties_of_the_tables(shop):
