@@ -22,6 +22,7 @@ mod pressure;
 mod process_changes;
 mod publish;
 mod reason;
+mod registration;
 mod resume;
 mod scan;
 mod snapshot_worker;

@@ -16,8 +16,10 @@ use crate::lake::error::LakeError;
 use crate::lake::location::{Location, Provider};
 use crate::lake::options::{
     AWS_KEY_ID, AWS_SECRET, AWS_TOKEN, AZURE_CLIENT, AZURE_KEY, AZURE_SAS, AZURE_SECRET,
-    AZURE_TENANT, GCP_KEY, OPTIONS, OptionPlace, OptionValues, boolean,
+    AZURE_TENANT, CATALOG, CATALOG_SCHEMA, CATALOG_TOKEN, CATALOG_URL, GCP_KEY, OPTIONS,
+    OptionPlace, OptionValues, boolean,
 };
+use crate::lake::unity::{Catalog, Client, Given, Vended, Vending};
 
 /// A request that has had no answer for so long is given up; below the limit of a call, so that its
 /// own error is what is shown.
@@ -125,6 +127,59 @@ impl Access {
         }
     }
 
+    /// The same, with more that has to be hidden in texts.
+    pub(crate) fn hiding(mut self, secrets: Vec<String>) -> Access {
+        if let Kind::Options { mapping, .. } = &mut self.0 {
+            let numbered = (0..).zip(secrets);
+            mapping.extend(numbered.map(|(number, secret)| (format!("vended {number}"), secret)));
+        }
+        self
+    }
+
+    /// The catalog that is to know the tables, if there is one.
+    ///
+    /// # Errors
+    /// Kind `Config` if an option of it is not right.
+    pub fn catalog(&self) -> Result<Option<Catalog>, LakeError> {
+        let Kind::Options {
+            server, mapping, ..
+        } = &self.0
+        else {
+            return Ok(None);
+        };
+        let options = Values {
+            server,
+            mapping,
+            catalog: None,
+        };
+        let named = (
+            server.get(CATALOG_URL),
+            server.get(CATALOG),
+            server.get(CATALOG_SCHEMA),
+        );
+        let (Some(address), Some(catalog), Some(schema)) = named else {
+            return Ok(None);
+        };
+        let token = options.get(CATALOG_TOKEN);
+        Catalog::new(address, (catalog, schema), token, options.proxy()?).map(Some)
+    }
+
+    /// Whether the catalog is asked for credentials of the store: a user mapping has none.
+    fn vends(&self) -> bool {
+        match &self.0 {
+            Kind::Options {
+                mapping,
+                environment: false,
+                ..
+            } => !OPTIONS.iter().any(|(name, place, provider)| {
+                *place == OptionPlace::UserMapping
+                    && provider.is_some()
+                    && mapping.contains_key(*name)
+            }),
+            _ => false,
+        }
+    }
+
     /// The text without any of the secret values.
     pub(crate) fn redact(&self, mut text: String) -> String {
         if let Kind::Options { mapping, .. } = &self.0 {
@@ -141,7 +196,7 @@ impl Access {
     ///
     /// # Errors
     /// Kind `Config` if options are missing or do not fit the location; what it was refused with.
-    pub(crate) fn client(&self, location: &Location) -> Result<Arc<dyn ObjectStore>, LakeError> {
+    pub(crate) fn client(&self, location: &Location) -> Result<Reached, LakeError> {
         let (server, mapping, environment) = match &self.0 {
             Kind::Refused(error) => return Err(error.clone()),
             Kind::Options {
@@ -151,7 +206,15 @@ impl Access {
                 ..
             } => (server, mapping, *environment),
         };
-        let options = Values { server, mapping };
+        let catalog = match self.vends() {
+            true => self.catalog()?.map(Client::new).transpose()?,
+            false => None,
+        };
+        let options = Values {
+            server,
+            mapping,
+            catalog,
+        };
         options.check_fit(location)?;
         let built = match location.provider {
             Provider::S3 => s3(location, &options, environment)?,
@@ -169,9 +232,29 @@ impl Access {
     }
 }
 
+/// A client for a bucket, and what gives it credentials, if that is a catalog.
+pub(crate) struct Reached {
+    pub store: Arc<dyn ObjectStore>,
+    pub vended: Option<Arc<dyn Vending>>,
+}
+
+impl Reached {
+    fn new(
+        built: object_store::Result<impl ObjectStore>,
+        vended: Option<Arc<impl Vending + 'static>>,
+    ) -> Built {
+        built.map(|store| Reached {
+            store: Arc::new(store),
+            vended: vended.map(|vended| vended as Arc<dyn Vending>),
+        })
+    }
+}
+
 struct Values<'a> {
     server: &'a OptionValues,
     mapping: &'a OptionValues,
+    /// Gives out credentials for the store.
+    catalog: Option<Client>,
 }
 
 impl Values<'_> {
@@ -218,6 +301,37 @@ impl Values<'_> {
         }
     }
 
+    /// Credentials that the catalog gives out, if it is to.
+    fn vended<C: Given>(&self, location: &Location) -> Option<Arc<Vended<C>>> {
+        let client = self.catalog.clone()?;
+        Some(Vended::new(client, location.to_string()))
+    }
+
+    /// The proxy's address, with its user and password.
+    fn proxy(&self) -> Result<Option<Url>, LakeError> {
+        let Some(proxy) = self.get("proxy_url") else {
+            return Ok(None);
+        };
+        let mut url = Url::parse(proxy).map_err(|_| {
+            LakeError::config(
+                "option \"proxy_url\" is not a URL",
+                "Write it as http://host:port.",
+            )
+        })?;
+        if let Some((user, password)) = self.pair("proxy_user", "proxy_password")? {
+            let set = url
+                .set_username(user)
+                .and_then(|()| url.set_password(Some(password)));
+            set.map_err(|()| {
+                LakeError::config(
+                    "the proxy takes no user",
+                    "Drop the options proxy_user and proxy_password.",
+                )
+            })?;
+        }
+        Ok(Some(url))
+    }
+
     /// What every client is set up with.
     fn client(&self) -> Result<Vec<(ClientConfigKey, String)>, LakeError> {
         let seconds = |limit: Duration| format!("{} seconds", limit.as_secs());
@@ -231,25 +345,8 @@ impl Values<'_> {
         {
             keys.push((ClientConfigKey::AllowHttp, "true".to_owned()));
         }
-        if let Some(proxy) = self.get("proxy_url") {
-            let mut url = Url::parse(proxy).map_err(|_| {
-                LakeError::config(
-                    "option \"proxy_url\" is not a URL",
-                    "Write it as http://host:port.",
-                )
-            })?;
-            if let Some((user, password)) = self.pair("proxy_user", "proxy_password")? {
-                let set = url
-                    .set_username(user)
-                    .and_then(|()| url.set_password(Some(password)));
-                set.map_err(|()| {
-                    LakeError::config(
-                        "the proxy takes no user",
-                        "Drop the options proxy_user and proxy_password.",
-                    )
-                })?;
-            }
-            keys.push((ClientConfigKey::ProxyUrl, url.into()));
+        if let Some(proxy) = self.proxy()? {
+            keys.push((ClientConfigKey::ProxyUrl, proxy.into()));
         }
         Ok(keys)
     }
@@ -268,7 +365,7 @@ fn retries() -> RetryConfig {
     }
 }
 
-type Built = object_store::Result<Arc<dyn ObjectStore>>;
+type Built = object_store::Result<Reached>;
 
 fn s3(location: &Location, options: &Values<'_>, environment: bool) -> Result<Built, LakeError> {
     let mut builder = if environment {
@@ -276,6 +373,7 @@ fn s3(location: &Location, options: &Values<'_>, environment: bool) -> Result<Bu
     } else {
         AmazonS3Builder::new()
     };
+    let vended = options.vended(location);
     if let Some((id, secret)) = options.pair(AWS_KEY_ID, AWS_SECRET)? {
         builder = builder
             .with_access_key_id(id)
@@ -283,6 +381,8 @@ fn s3(location: &Location, options: &Values<'_>, environment: bool) -> Result<Bu
         if let Some(token) = options.get(AWS_TOKEN) {
             builder = builder.with_token(token);
         }
+    } else if let Some(vended) = &vended {
+        builder = builder.with_credentials(Arc::clone(vended) as _);
     } else if !environment {
         return Err(without_credentials(
             "aws_access_key_id and aws_secret_access_key",
@@ -303,9 +403,7 @@ fn s3(location: &Location, options: &Values<'_>, environment: bool) -> Result<Bu
     let builder = builder
         .with_bucket_name(&location.bucket)
         .with_retry(retries());
-    Ok(builder
-        .build()
-        .map(|store| Arc::new(store) as Arc<dyn ObjectStore>))
+    Ok(Reached::new(builder.build(), vended))
 }
 
 fn azure(location: &Location, options: &Values<'_>, environment: bool) -> Result<Built, LakeError> {
@@ -322,6 +420,7 @@ fn azure(location: &Location, options: &Values<'_>, environment: bool) -> Result
             "Add the option account_name to the server, or write the url as abfss://container@account.dfs.core.windows.net/folder.",
         ));
     }
+    let vended = options.vended(location);
     if let Some(key) = options.get(AZURE_KEY) {
         builder = builder.with_access_key(key);
     } else if let Some(token) = options.get(AZURE_SAS) {
@@ -331,6 +430,8 @@ fn azure(location: &Location, options: &Values<'_>, environment: bool) -> Result
             return Err(without_credentials("azure_tenant_id"));
         };
         builder = builder.with_client_secret_authorization(client, secret, tenant);
+    } else if let Some(vended) = &vended {
+        builder = builder.with_credentials(Arc::clone(vended) as _);
     } else if !environment {
         return Err(without_credentials(
             "azure_account_key, azure_sas_token, or azure_tenant_id with azure_client_id and azure_client_secret",
@@ -345,9 +446,7 @@ fn azure(location: &Location, options: &Values<'_>, environment: bool) -> Result
     let builder = builder
         .with_container_name(&location.bucket)
         .with_retry(retries());
-    Ok(builder
-        .build()
-        .map(|store| Arc::new(store) as Arc<dyn ObjectStore>))
+    Ok(Reached::new(builder.build(), vended))
 }
 
 fn google(
@@ -360,8 +459,11 @@ fn google(
     } else {
         GoogleCloudStorageBuilder::new()
     };
+    let vended = options.vended(location);
     if let Some(key) = options.get(GCP_KEY) {
         builder = builder.with_service_account_key(key);
+    } else if let Some(vended) = &vended {
+        builder = builder.with_credentials(Arc::clone(vended) as _);
     } else if !environment {
         return Err(without_credentials(GCP_KEY));
     }
@@ -374,9 +476,7 @@ fn google(
     let builder = builder
         .with_bucket_name(&location.bucket)
         .with_retry(retries());
-    let built = builder
-        .build()
-        .map(|store| Arc::new(store) as Arc<dyn ObjectStore>);
+    let built = Reached::new(builder.build(), vended);
     // What a key that is no JSON was read as can be in the error, in parts.
     built.map(Ok).map_err(|_| {
         LakeError::config(

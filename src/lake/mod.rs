@@ -44,6 +44,7 @@ mod survey;
 mod table;
 mod tally;
 pub mod types;
+mod unity;
 mod writer;
 mod writers;
 
@@ -62,5 +63,6 @@ pub use runtime::{Lake, LakeConfig};
 pub use schema::{Field, HistorySchema, SYSTEM_COLUMNS, SchemaError};
 pub use source::{Progress, Source};
 pub use types::DeltaType;
+pub use unity::{Catalog, Registrar};
 pub use writer::{Believed, Clear, Content, HistoryWriter, OpenTable, Replace, RowsCommit, Target};
 pub use writers::Writer;
