@@ -1,7 +1,6 @@
 """History tables in Unity Catalog: against a server of it, with a proxy in front that wants a token and, for
 buckets, gives out credentials."""
 
-import json
 import re
 import time
 import zlib
@@ -157,9 +156,11 @@ def test_odd_names(shop, unity):
     shop.start()
 
     def registered():
-        return {table["name"] for table in unity.call("GET", f"/tables?catalog_name={CATALOG}&schema_name={shop.name}")["tables"]}
+        listed = unity.call("GET", f"/tables?catalog_name={CATALOG}&schema_name={shop.name}")
+        names = {table["name"] for table in listed.get("tables", [])}
+        return names if len(names) == 3 else None
 
-    names = wait_for(lambda: (found := registered()) if len(registered()) == 3 else None, 40, "three entries")
+    names = wait_for(registered, 40, "three entries")
     assert "lb_t_history" in names
     assert any(re.fullmatch("lb_t_history_[0-9a-f]{8}", name) for name in names), names
     assert any(re.fullmatch("lb__bung_1_history_[0-9a-f]{8}", name) for name in names), names
@@ -446,34 +447,90 @@ def vended(cluster, unity, s3, tmp_path, request):
     store.close()
 
 
-def test_credentials_are_vended_and_replaced_in_time(vended, unity, s3):
+def write_for(feed, proxy, store, table, seconds):
+    """Writes for a while; the store refuses each token from its end on. What was given out meanwhile."""
+    ends = time.monotonic() + seconds
+    before, row = len(proxy.given), 0
+    while time.monotonic() < ends:
+        store.expired_tokens.update(token for token, _, until, _ in proxy.given if until <= time.time())
+        row += 1
+        feed.sql(f"INSERT INTO {table} VALUES ({row})")
+        feed.flush()
+    assert row > 5
+    return proxy.given[before - 1 :]
+
+
+def test_credentials_are_vended_and_replaced_in_time(vended, unity):
     feed, proxy, store = vended
     table = f"{feed.schema}_t"
     proxy.gives(KEY, SECRET, life=6)
     feed.start()
+    write_for(feed, proxy, store, table, seconds=2)
+    feed.wait_for_status(table, "STREAMING")
+    # From here on they are the feed worker's alone.
+    given = write_for(feed, proxy, store, table, seconds=15)
+    assert len(given) >= 4, given
+    assert all(asked_at < ends for (_, _, ends, _), (_, asked_at, _, _) in zip(given, given[1:], strict=False)), given
+    assert store.expired_met == 0
     location = f"s3://{feed.bucket}/bronze"
-    registered = wait_for_rows(feed, proxy, store, table, seconds=20, unity=unity)
-    assert registered["storage_location"] == f"{location}/lb_{table}_history"
     assert all(asked == {"url": location, "operation": "PATH_READ_WRITE"} for _, _, _, asked in proxy.given)
-    # Those of the worker: each before the one before it had run out.
-    assert len(proxy.given) >= 4, proxy.given
+    assert unity.table(f"lb_{table}_history")["storage_location"] == f"{location}/lb_{table}_history"
     feed.check(table)
-    assert not store.expired_met
+    assert feed.view(table)["status"] == "STREAMING"
 
 
-def wait_for_rows(feed, proxy, store, table, seconds, unity):
-    """Writes for a while; the store refuses every token from its end on."""
-    store.expired_met = 0
-    ends = time.monotonic() + seconds
-    row, registered = 0, None
-    while time.monotonic() < ends:
-        now = time.time()
-        gone = {token for token, _, until, _ in proxy.given if until <= now}
-        store.expired_tokens.update(gone)
-        row += 1
-        feed.sql(f"INSERT INTO {table} VALUES ({row})")
-        feed.flush()
-        registered = registered or unity.table(f"lb_{table}_history")
-        assert feed.view(table)["status"] != "FAILED", feed.view(table)
-    assert row > 5 and registered
-    return registered
+def test_catalog_is_down_until_its_credentials_have_run_out(vended):
+    """As long as they are valid the feed goes on; it goes on again once there are others."""
+    feed, proxy, store = vended
+    table = f"{feed.schema}_t"
+    proxy.gives(KEY, SECRET, life=8)
+    feed.start()
+    write_for(feed, proxy, store, table, seconds=2)
+    feed.wait_for_status(table, "STREAMING")
+    proxy.refused = (503, "UNAVAILABLE", "Try again.")
+    ends = proxy.given[-1][2]
+    feed.sql(f"INSERT INTO {table} VALUES (-1)")
+    feed.flush()
+    assert time.time() < ends
+    wait_for(lambda: time.time() > ends, 20, "the credentials to run out")
+    store.expired_tokens.update(token for token, *_ in proxy.given)
+    feed.sql(f"INSERT INTO {table} VALUES (-2)")
+    row = feed.wait_for_status(table, "FAILED", timeout=100)
+    assert "could not get credentials" in row["last_error"] and "503" in row["last_error"], row
+    proxy.refused = None
+    feed.wait_for_status(table, "STREAMING", timeout=60)
+    feed.check(table)
+
+
+def test_store_takes_the_credentials_no_longer(vended, cluster):
+    """Sooner than the catalog had said: others are asked for. What the store says of them is not shown."""
+    feed, proxy, store = vended
+    table = f"{feed.schema}_t"
+    proxy.gives(KEY, SECRET, life=3600)
+    mark = cluster.log_size()
+    feed.start()
+    write_for(feed, proxy, store, table, seconds=2)
+    before = len(proxy.given)
+    store.expired_tokens.update(token for token, *_ in proxy.given)
+    feed.sql(f"INSERT INTO {table} VALUES (-1)")
+    feed.check(table)
+    assert store.expired_met and len(proxy.given) > before
+    token = proxy.given[-1][0]
+    store.fail("PUT", answer=(403, "AccessDenied", f"not with {token}"))
+    feed.sql(f"INSERT INTO {table} VALUES (-2)")
+    row = feed.wait_for_status(table, "FAILED")
+    assert "not with ***" in row["last_error"], row
+    store.mend()
+    feed.check(table)
+    assert token not in cluster.log_text(mark) and SECRET not in cluster.log_text(mark)
+
+
+def test_catalog_without_credentials_for_the_store(vended):
+    feed, proxy, _ = vended
+    proxy.gives(KEY, SECRET, life=6)
+    proxy.keys = None
+    proxy.vends_none = True
+    with pytest.raises(psycopg.Error) as caught:
+        feed.start()
+    assert "gives out no credentials" in caught.value.diag.message_primary
+    assert "user mapping" in caught.value.diag.message_hint

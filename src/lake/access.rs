@@ -238,6 +238,13 @@ pub(crate) struct Reached {
     pub vended: Option<Arc<dyn Vending>>,
 }
 
+/// What it is made with is secret.
+impl fmt::Debug for Reached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reached").finish_non_exhaustive()
+    }
+}
+
 impl Reached {
     fn new(
         built: object_store::Result<impl ObjectStore>,

@@ -113,17 +113,19 @@ def columns(table):
 
 
 class CatalogProxy:
-    """`token`: what it wants; None: nothing. `credentials`: {url: seconds that they are valid}; None: those of the
-    server behind. `without`: a pattern of paths that the server does not know. Requests are in `requests`, as
-    "METHOD path"."""
+    """`token`: what it wants; None: nothing. `without`: a part of paths that the server does not know. Requests
+    are in `requests`, as "METHOD path"."""
 
     def __init__(self, upstream_port, token=TOKEN):
         self.upstream_port = upstream_port
         self.token = token
+        # (status, code, message) for all who have the token.
         self.refused = None
+        # What was given out: (session token, when, end, what was asked).
         self.given = []
         self.life = None
         self.keys = None
+        self.vends_none = False
         self.without = None
         self.requests = []
         self.lock = threading.Lock()
@@ -166,6 +168,8 @@ def handler(proxy):
                 self.refuse(*proxy.refused)
             elif proxy.without and proxy.without in path:
                 self.reply(404, [], b"")
+            elif path == "/temporary-path-credentials" and proxy.vends_none:
+                self.reply(200, [], json.dumps({"url": json.loads(body)["url"]}).encode())
             elif path == "/temporary-path-credentials" and proxy.keys:
                 self.give(json.loads(body))
             else:
