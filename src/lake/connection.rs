@@ -18,8 +18,9 @@ use object_store::{
 };
 use tokio::sync::Semaphore;
 
-use crate::lake::access::{Access, Reached};
+use crate::lake::access::Access;
 use crate::lake::answer::{explain, is_about_bucket, is_about_expiry};
+use crate::lake::bucket_client::Reached;
 use crate::lake::error::{LakeError, known};
 use crate::lake::location::Location;
 
@@ -104,8 +105,8 @@ impl Connection {
         Ok(store)
     }
 
-    /// As it has to be hidden in what the store says.
-    fn secrets(&self) -> Access {
+    /// How requests are made now, for what is said of them.
+    fn access(&self) -> Access {
         let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
         let vended = state
             .client
@@ -113,7 +114,7 @@ impl Connection {
             .and_then(|client| client.vended.as_ref());
         let access = state.access.clone();
         match vended {
-            Some(vended) => access.hiding(vended.secrets()),
+            Some(vended) => access.with_vended(vended.secrets()),
             None => access,
         }
     }
@@ -143,7 +144,7 @@ impl Connection {
         if is_about_expiry(&error) {
             self.forget_vended();
         }
-        told(explain(&error, &self.secrets(), &self.location))
+        told(explain(&error, &self.access(), &self.location))
     }
 }
 

@@ -7,6 +7,7 @@ mod actions;
 mod answer;
 mod ask;
 mod bucket;
+mod bucket_client;
 pub mod budget;
 mod checkpoint;
 mod clear;

@@ -61,7 +61,7 @@ impl Registrar {
         let task = Task {
             shared,
             destination,
-            client: Client::new(catalog.clone()),
+            client: None,
             catalog,
             tables: HashMap::new(),
             pause: Pause::default(),
@@ -149,7 +149,8 @@ struct Task {
     shared: Arc<Shared>,
     destination: Destination,
     catalog: Catalog,
-    client: Result<Client, LakeError>,
+    /// Made at the first call, and not on the thread that begins.
+    client: Option<Client>,
     tables: HashMap<u32, Known>,
     /// After a failure that is not one table's.
     pause: Pause,
@@ -190,7 +191,7 @@ impl Task {
         match message {
             Message::Catalog(catalog) if catalog == self.catalog => {}
             Message::Catalog(catalog) => {
-                self.client = Client::new(catalog.clone());
+                self.client = None;
                 self.catalog = catalog;
                 self.pause = Pause::default();
                 self.tables.values_mut().for_each(Known::changed);
@@ -227,9 +228,9 @@ impl Task {
 
     /// Asks about all tables that are due, until the catalog itself fails.
     async fn round(&mut self) {
-        let client = match &self.client {
-            Ok(client) => client.clone(),
-            Err(error) => return self.failed(&error.clone()),
+        let client = match self.client() {
+            Ok(client) => client,
+            Err(error) => return self.failed(&error),
         };
         let now = Instant::now();
         let due = self
@@ -260,6 +261,15 @@ impl Task {
                 result => self.answered(oid, result),
             }
         }
+    }
+
+    fn client(&mut self) -> Result<Client, LakeError> {
+        if let Some(client) = &self.client {
+            return Ok(client.clone());
+        }
+        let client = Client::new(self.catalog.clone())?;
+        self.client = Some(client.clone());
+        Ok(client)
     }
 
     fn entry(&self, table: &Known) -> Option<Result<Entry, LakeError>> {
