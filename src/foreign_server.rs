@@ -63,6 +63,13 @@ pub fn place(server: u32, role: u32) -> Result<(String, Access), LakeError> {
                 format!("ALTER SERVER {name} OPTIONS (ADD url 's3://bucket/folder')."),
             ));
         };
+        if Destination::parse(&url).is_ok_and(|place| place.is_local()) && !may_write_files(role) {
+            return Err(LakeError::of(
+                ErrorKind::Denied,
+                "permission denied to feed to a folder of the server",
+                "Only roles with privileges of the role pg_write_server_files may do so.",
+            ));
+        }
         if has_mapping(role, server) {
             let mapping = values((*pg_sys::GetUserMapping(role, server)).options);
             return Ok((url, Access::with_mapping(&name, options, mapping)));
@@ -105,6 +112,13 @@ pub fn access(destination: &str, server: Option<u32>, role: u32) -> Access {
         ))
     });
     reached.unwrap_or_else(Access::refused)
+}
+
+/// Whether a role may write any file of the server, so a folder of it too.
+pub fn may_write_files(role: pg_sys::Oid) -> bool {
+    let writers = pg_sys::Oid::from(pg_sys::ROLE_PG_WRITE_SERVER_FILES);
+    // SAFETY: a privilege check by OIDs.
+    unsafe { pg_sys::has_privs_of_role(role, writers) }
 }
 
 /// Whether there is a user mapping, of the role's own or for all.

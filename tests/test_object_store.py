@@ -225,6 +225,16 @@ def test_restart_while_the_store_is_away(shop, proxy, cluster):
     shop.check("t")
 
 
+def test_copy_with_a_slow_store(shop, proxy):
+    """The history table takes longer to be made than a copy waits before it looks for statements in its way."""
+    fill(shop, 1)
+    slow = proxy.fail("lb_t_history", delay=0.7)
+    shop.start()
+    assert len(shop.check("t")) == 100
+    assert slow.met
+    assert shop.status("t") == "STREAMING"
+
+
 def test_restart_with_a_slow_store(shop, proxy, cluster):
     """Each request takes a second, each table several of them one after the other."""
     tables = [f"t{n}" for n in range(12)]

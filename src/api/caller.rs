@@ -5,6 +5,7 @@ use pgrx::prelude::*;
 use std::ffi::CStr;
 
 use super::{PRELOAD_HINT, WAL_LEVEL_HINT, report};
+use crate::foreign_server;
 use crate::shared;
 
 pub(super) fn wal_level_is_logical() -> bool {
@@ -92,14 +93,8 @@ pub(super) fn check_owner(namespace: u32, name: &str) {
 /// A folder of the server may be written by those who may write any of its files; so may an object
 /// store, with what the server's environment offers.
 pub(super) fn check_local_access(folder: bool) {
-    // SAFETY: a privilege check by OIDs.
-    let allowed = unsafe {
-        pg_sys::has_privs_of_role(
-            pg_sys::GetUserId(),
-            pg_sys::Oid::from(pg_sys::ROLE_PG_WRITE_SERVER_FILES),
-        )
-    };
-    if !allowed {
+    // SAFETY: the role that the call is made with.
+    if !foreign_server::may_write_files(unsafe { pg_sys::GetUserId() }) {
         let (message, hint) = match folder {
             true => (
                 "permission denied to feed to a folder of the server",

@@ -64,6 +64,15 @@ fn check() -> TableIterator<
     }
     for fed in destinations() {
         let access = foreign_server::access(&fed.destination, fed.server, fed.role);
+        if let Ok(Some(catalog)) = access.catalog() {
+            let what = catalog.to_string();
+            let result = wait(ask(async move { catalog.check().await }));
+            rows.push((
+                what,
+                result.is_ok(),
+                result.err().map(|error| error.with_remedy()),
+            ));
+        }
         let result = Destination::open(&fed.destination, access)
             .and_then(|place| wait(ask(async move { place.check().await })));
         rows.push((

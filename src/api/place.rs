@@ -8,7 +8,7 @@ use super::caller::check_local_access;
 use super::catalog::select_one;
 use super::{POLL, report};
 use crate::foreign_server;
-use crate::lake::{Asked, Destination, ErrorKind, LakeError};
+use crate::lake::{Asked, Catalog, Destination, ErrorKind, LakeError};
 use crate::process;
 use crate::settings;
 
@@ -19,6 +19,8 @@ pub(super) struct Place {
     pub server: Option<u32>,
     /// The role whose user mapping counts.
     pub role: u32,
+    /// The catalog that is to know its tables, if there is one.
+    pub catalog: Option<Catalog>,
 }
 
 /// Reads what `start` was given, and makes sure that the caller may use it.
@@ -40,6 +42,7 @@ pub(super) fn given(text: Option<&str>) -> Place {
             destination,
             server: None,
             role,
+            catalog: None,
         };
     }
     let name = CString::new(text.as_str()).unwrap_or_default();
@@ -52,11 +55,13 @@ pub(super) fn given(text: Option<&str>) -> Place {
         );
     };
     let opened = foreign_server::place(server, role)
-        .and_then(|(url, access)| Destination::open(&url, access));
+        .and_then(|(url, access)| Ok((access.catalog()?, Destination::open(&url, access)?)));
+    let (catalog, destination) = opened.unwrap_or_else(|error| refuse(&error));
     Place {
-        destination: opened.unwrap_or_else(|error| refuse(&error)),
+        destination,
         server: Some(server),
         role,
+        catalog,
     }
 }
 

@@ -43,8 +43,14 @@ fn start(source_schema: Option<&CStr>, destination: Option<&str>, options: Optio
     let database = my_database();
     check_slot(database);
     check_overlap(destination);
-    let prepared = destination.clone();
-    if let Err(error) = wait(ask(async move { prepared.prepare().await })) {
+    let (catalog, prepared) = (place.catalog.clone(), destination.clone());
+    let prepare = async move {
+        if let Some(catalog) = catalog {
+            catalog.check().await?;
+        }
+        prepared.prepare().await
+    };
+    if let Err(error) = wait(ask(prepare)) {
         refuse(&error);
     }
     wait_for_worker(database);

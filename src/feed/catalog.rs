@@ -72,6 +72,9 @@ pub struct CatalogTable {
     pub rewritten: bool,
     /// Names and types of its columns, to be compared with those of another look.
     pub columns: String,
+    /// Its comments, as JSON, if it is in a feed whose tables a catalog knows: from the number of the
+    /// column to the text, 0 being the table itself. Empty if there is none.
+    pub comments: String,
     /// Why a partition of it cannot be fed, and with it the whole table.
     pub lacking: Option<Lacking>,
 }
@@ -220,6 +223,12 @@ fn read(system: u64, database: u32, fed: &[u32]) -> SpiResult<Option<Look>> {
             .chain(fed.iter().copied())
             .map(i64::from)
             .collect();
+        // Only these are asked for comments: it takes time.
+        let commented: Vec<i64> = feeds
+            .iter()
+            .filter(|feed| matches!(feed.access.catalog(), Ok(Some(_))))
+            .map(|feed| i64::from(feed.namespace))
+            .collect();
         let mut tables = Vec::new();
         let rows = client.select(
             "SELECT c.oid, c.relnamespace, pg_catalog.convert_to(c.relname::text, \
@@ -230,12 +239,19 @@ fn read(system: u64, database: u32, fed: &[u32]) -> SpiResult<Option<Look>> {
                     (SELECT pg_catalog.md5(pg_catalog.string_agg(pg_catalog.concat_ws( \
                          ' ', a.attnum, a.attname, a.atttypid, a.atttypmod), ',' ORDER BY a.attnum)) \
                      FROM pg_catalog.pg_attribute a \
-                     WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) \
+                     WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped), \
+                    CASE WHEN c.relnamespace = ANY ($2::bigint[]::oid[]) THEN \
+                        (SELECT pg_catalog.convert_to( \
+                             pg_catalog.jsonb_object_agg(d.objsubid, d.description)::text, \
+                             pg_catalog.getdatabaseencoding()) \
+                         FROM pg_catalog.pg_description d \
+                         WHERE d.objoid = c.oid \
+                           AND d.classoid = 'pg_catalog.pg_class'::pg_catalog.regclass) END \
              FROM pg_catalog.pg_class c \
              WHERE c.relnamespace = ANY ($1::bigint[]::oid[]) AND NOT c.relispartition \
                AND c.relkind IN ('r', 'p', 'f', 'm') ORDER BY c.oid",
             None,
-            &[schemas.into()],
+            &[schemas.into(), commented.into()],
         )?;
         for row in rows {
             tables.push(catalog_table(&row)?);
@@ -353,6 +369,7 @@ fn catalog_table(row: &SpiHeapTupleData) -> SpiResult<CatalogTable> {
         identity_full: row.get::<bool>(6)?.unwrap_or_default(),
         rewritten: row.get::<bool>(7)?.unwrap_or_default(),
         columns: row.get::<String>(8)?.unwrap_or_default(),
+        comments: text(row, 9)?,
         lacking: None,
     })
 }

@@ -46,18 +46,30 @@ impl Feeds {
     /// Handles one answer of the writer threads.
     pub fn handle(&mut self, event: Event) {
         match event {
-            Event::Opened { table, folder, .. } => {
-                let leaves = self.leaving.iter().any(|leaving| leaving.oid == table);
-                if let Some(table) = self.tables.get_mut(&table).filter(|_| !leaves) {
+            Event::Opened {
+                table: oid,
+                folder,
+                schema,
+                ..
+            } => {
+                let leaves = self.leaving.iter().any(|leaving| leaving.oid == oid);
+                if let Some(table) = self.tables.get_mut(&oid).filter(|_| !leaves) {
                     table.opened(folder);
+                    self.note_columns(oid, schema);
                 }
             }
             Event::Committed {
                 table,
                 ticket,
                 rows,
+                schema,
                 ..
-            } => self.committed(table, ticket, rows),
+            } => {
+                self.committed(table, ticket, rows);
+                if let Some(schema) = schema {
+                    self.note_columns(table, schema);
+                }
+            }
             Event::Cleared {
                 table,
                 ticket,
@@ -66,6 +78,13 @@ impl Feeds {
             } => self.cleared(table, ticket, outcome, schema),
             Event::Failed { table, error } => self.writer_failed(table, error),
             Event::Probed { request, result } => self.probed(request, result),
+            Event::Registration { what, error: None } => {
+                log!("wal2delta: {what}: registered again");
+            }
+            Event::Registration {
+                what,
+                error: Some(error),
+            } => log!("wal2delta: {what}: {}", error.with_remedy()),
             Event::Upkeep { table, error } => match error {
                 Some(error) => {
                     let error = error.with_remedy();

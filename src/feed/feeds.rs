@@ -10,6 +10,7 @@ use super::commits::Searches;
 use super::lanes::Lanes;
 use super::options::SchemaChange;
 use super::own_wal::Refusal;
+use super::registration::Registrars;
 use super::table::{State, Table};
 use crate::decode::{Existing, Roots};
 use crate::lake::{Destination, Found, Lake, Source};
@@ -158,6 +159,8 @@ pub struct Feeds {
     pub tickets: u64,
     /// Probes under way, and the schema whose feed each is for.
     pub probes: HashMap<u64, u32>,
+    /// Catalogs that feeds' tables are registered in.
+    pub registrars: Registrars,
 }
 
 impl Feeds {
@@ -206,6 +209,7 @@ impl Feeds {
             created_since: None,
             searches: Searches::new(),
             probes: HashMap::new(),
+            registrars: HashMap::new(),
         }
     }
 
@@ -222,6 +226,7 @@ impl Feeds {
         again.refused = self.refused;
         again.tickets = self.tickets;
         again.failures = failures;
+        again.registrars = self.registrars;
         again
     }
 

@@ -84,7 +84,8 @@ impl Feeds {
         if access.is_refused() {
             row.access = feed.row.access.clone();
         }
-        feed.row = row;
+        feed.row = row.clone();
+        let destination = feed.destination.clone();
         // Another endpoint may be another store: what it holds has to be read first.
         let renewed = !elsewhere && feed.destination.renew(access);
         let evolves = feed.evolves();
@@ -94,6 +95,9 @@ impl Feeds {
             table.evolves = evolves;
         }
         self.redecode |= elsewhere;
+        if !elsewhere {
+            self.adopt_catalog(&row, &destination);
+        }
         if renewed {
             self.retry_now(namespace);
         }
@@ -157,6 +161,7 @@ impl Feeds {
             self.leaving
                 .retain(|table| table.namespace != namespace || table.unfinished(false));
             self.feeds.remove(&namespace);
+            self.registrars.retain(|(of, _), _| *of != namespace);
         }
     }
 
@@ -282,6 +287,7 @@ impl Feeds {
                 }
             }
         }
+        self.adopt_catalog(&feed.row, &feed.destination);
         self.feeds.insert(namespace, feed);
     }
 
@@ -323,11 +329,16 @@ impl Feeds {
             return;
         };
         let reason = reason(&found, feed);
+        let (oid, namespace) = (found.oid, found.namespace);
+        let (name, comments) = (found.name.clone(), found.comments.clone());
         let generation = self.generation(found.oid, feed);
         let known = self.tables.contains_key(&found.oid);
         let skipped = reason.clone();
         let state = match (known, reason, &feed.halt) {
-            (true, reason, _) => return self.apply_known(found, reason),
+            (true, reason, _) => {
+                self.apply_known(found, reason);
+                return self.note_comments(oid, &name, comments);
+            }
             // It may become FULL in the WAL that is still to be decoded.
             (false, Some(reason), None)
                 if reason.is_identity() && !found.rewritten && self.whole(found.oid, feed) =>
@@ -367,6 +378,8 @@ impl Feeds {
             (table.pause, table.logged) = (pause, logged);
         }
         self.insert(table);
+        self.note_found(oid, namespace);
+        self.note_comments(oid, &name, comments);
     }
 
     /// A table that the worker knows, seen again.

@@ -23,6 +23,7 @@ mod pressure;
 mod process_changes;
 mod publish;
 mod reason;
+mod registration;
 mod resume;
 mod scan;
 mod snapshot_worker;

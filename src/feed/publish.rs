@@ -22,6 +22,7 @@ impl Published {
         let durable = feeds.durable();
         let copied = feeds.lanes.copied();
         let staged = feeds.lake.staged_bytes();
+        let unregistered = feeds.unregistered();
         let mut state = shared::lock();
         if let Some(entry) = state.database(feeds.database) {
             entry.durable_lsn = durable;
@@ -71,6 +72,11 @@ impl Published {
             let copied = copied.get(&table.oid);
             let entry = &mut entries[place];
             describe(table, feeds, copied, entry);
+            if entry.error.is_empty()
+                && let Some(error) = unregistered.get(&table.oid)
+            {
+                entry.error.set(error);
+            }
             entry.staged_bytes = staged.get(&table.oid).copied().unwrap_or(0)
                 + copied.map_or(0, |copied| copied.staged_bytes);
         }

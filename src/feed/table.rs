@@ -83,6 +83,8 @@ pub struct Shown {
     pub skipped: Option<Reason>,
     /// Names and types of its columns, by the last look.
     pub columns: String,
+    /// Its name and comments, as the catalog of its feed was told.
+    pub comments: Option<(String, String)>,
 }
 
 /// Where a table stands.

@@ -1,6 +1,7 @@
 //! What a copy looks at now and then: statements that wait for the table, and the credentials of the
 //! destination.
 
+use pgrx::pg_sys;
 use pgrx::prelude::*;
 use std::time::{Duration, Instant};
 
@@ -47,6 +48,13 @@ impl Waiters {
             self.renewed = self.looked;
             self.job.renew();
         }
+        // Until the copy begins the transaction has no snapshot, and must not get its own by this.
+        // SAFETY: in a transaction; an error ends it, and what was pushed with it.
+        let bare = unsafe { !pg_sys::ActiveSnapshotSet() };
+        if bare {
+            // SAFETY: as above.
+            unsafe { pg_sys::PushActiveSnapshot(pg_sys::GetCatalogSnapshot(pg_sys::InvalidOid)) };
+        }
         let waited_for = Spi::connect(|client| {
             client
                 .select(
@@ -60,8 +68,12 @@ impl Waiters {
                 )?
                 .first()
                 .get_one::<bool>()
-        })
-        .map_err(|error| error.to_string())?;
+        });
+        if bare {
+            // SAFETY: it was pushed above.
+            unsafe { pg_sys::PopActiveSnapshot() };
+        }
+        let waited_for = waited_for.map_err(|error| error.to_string())?;
         if waited_for != Some(true) {
             self.since = None;
             return Ok(());

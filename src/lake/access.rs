@@ -3,26 +3,14 @@
 //! and no message of this module repeats a value.
 
 use std::fmt;
-use std::sync::Arc;
-use std::time::Duration;
 
-use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
-use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
-use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
-use object_store::{BackoffConfig, ClientConfigKey, ObjectStore, RetryConfig};
-use url::Url;
-
+use crate::lake::bucket_client::{Reached, Values, azure, google, s3};
 use crate::lake::error::LakeError;
 use crate::lake::location::{Location, Provider};
 use crate::lake::options::{
-    AWS_KEY_ID, AWS_SECRET, AWS_TOKEN, AZURE_CLIENT, AZURE_KEY, AZURE_SAS, AZURE_SECRET,
-    AZURE_TENANT, GCP_KEY, OPTIONS, OptionPlace, OptionValues, boolean,
+    CATALOG, CATALOG_SCHEMA, CATALOG_TOKEN, CATALOG_URL, OPTIONS, OptionPlace, OptionValues,
 };
-
-/// A request that has had no answer for so long is given up; below the limit of a call, so that its
-/// own error is what is shown.
-const REQUEST_LIMIT: Duration = Duration::from_secs(20);
-const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+use crate::lake::unity::{Catalog, Client};
 
 /// How a store is reached, or why it may not be.
 #[derive(Clone, PartialEq, Eq)]
@@ -125,6 +113,64 @@ impl Access {
         }
     }
 
+    /// The same, with credentials that a catalog gave out: they too have to be hidden in texts.
+    pub(crate) fn with_vended(mut self, secrets: Vec<String>) -> Access {
+        if let Kind::Options {
+            mapping, remedy, ..
+        } = &mut self.0
+        {
+            *remedy = "The credentials are those of the catalog: see to the external location that the folder is in."
+                .into();
+            let numbered = (0..).zip(secrets);
+            mapping.extend(numbered.map(|(number, secret)| (format!("vended {number}"), secret)));
+        }
+        self
+    }
+
+    /// The catalog that is to know the tables, if there is one.
+    ///
+    /// # Errors
+    /// Kind `Config` if an option of it is not right.
+    pub fn catalog(&self) -> Result<Option<Catalog>, LakeError> {
+        let Kind::Options {
+            server, mapping, ..
+        } = &self.0
+        else {
+            return Ok(None);
+        };
+        let options = Values {
+            server,
+            mapping,
+            catalog: None,
+        };
+        let named = (
+            server.get(CATALOG_URL),
+            server.get(CATALOG),
+            server.get(CATALOG_SCHEMA),
+        );
+        let (Some(address), Some(catalog), Some(schema)) = named else {
+            return Ok(None);
+        };
+        let token = options.get(CATALOG_TOKEN);
+        Catalog::new(address, (catalog, schema), token, options.proxy()?).map(Some)
+    }
+
+    /// Whether the catalog is asked for credentials of the store: a user mapping has none.
+    fn vends(&self) -> bool {
+        match &self.0 {
+            Kind::Options {
+                mapping,
+                environment: false,
+                ..
+            } => !OPTIONS.iter().any(|(name, place, provider)| {
+                *place == OptionPlace::UserMapping
+                    && provider.is_some()
+                    && mapping.contains_key(*name)
+            }),
+            _ => false,
+        }
+    }
+
     /// The text without any of the secret values.
     pub(crate) fn redact(&self, mut text: String) -> String {
         if let Kind::Options { mapping, .. } = &self.0 {
@@ -141,7 +187,7 @@ impl Access {
     ///
     /// # Errors
     /// Kind `Config` if options are missing or do not fit the location; what it was refused with.
-    pub(crate) fn client(&self, location: &Location) -> Result<Arc<dyn ObjectStore>, LakeError> {
+    pub(crate) fn client(&self, location: &Location) -> Result<Reached, LakeError> {
         let (server, mapping, environment) = match &self.0 {
             Kind::Refused(error) => return Err(error.clone()),
             Kind::Options {
@@ -151,7 +197,15 @@ impl Access {
                 ..
             } => (server, mapping, *environment),
         };
-        let options = Values { server, mapping };
+        let catalog = match self.vends() {
+            true => self.catalog()?.map(Client::new).transpose()?,
+            false => None,
+        };
+        let options = Values {
+            server,
+            mapping,
+            catalog,
+        };
         options.check_fit(location)?;
         let built = match location.provider {
             Provider::S3 => s3(location, &options, environment)?,
@@ -169,233 +223,10 @@ impl Access {
     }
 }
 
-struct Values<'a> {
-    server: &'a OptionValues,
-    mapping: &'a OptionValues,
-}
-
-impl Values<'_> {
-    fn get(&self, name: &str) -> Option<&str> {
-        let value = self.server.get(name).or(self.mapping.get(name));
-        value.map(String::as_str)
-    }
-
-    /// That all options are of this provider.
-    fn check_fit(&self, location: &Location) -> Result<(), LakeError> {
-        for (name, place, provider) in OPTIONS {
-            if self.get(name).is_some() && provider.is_some_and(|only| only != location.provider) {
-                return Err(LakeError::config(
-                    format!("option \"{name}\" has no meaning for \"{location}\""),
-                    format!(
-                        "Drop it from {}.",
-                        match place {
-                            OptionPlace::Server => "the server",
-                            OptionPlace::UserMapping => "the user mapping",
-                        }
-                    ),
-                ));
-            }
-        }
-        Ok(())
-    }
-
-    /// Both or none of two options.
-    fn pair(&self, one: &str, two: &str) -> Result<Option<(&str, &str)>, LakeError> {
-        match (self.get(one), self.get(two)) {
-            (Some(first), Some(second)) => Ok(Some((first, second))),
-            (None, None) => Ok(None),
-            (first, _) => {
-                let (has, lacks) = if first.is_some() {
-                    (one, two)
-                } else {
-                    (two, one)
-                };
-                Err(LakeError::config(
-                    format!("the user mapping has the option \"{has}\" but not \"{lacks}\""),
-                    format!("Add it: ALTER USER MAPPING … OPTIONS (ADD {lacks} '…')."),
-                ))
-            }
-        }
-    }
-
-    /// What every client is set up with.
-    fn client(&self) -> Result<Vec<(ClientConfigKey, String)>, LakeError> {
-        let seconds = |limit: Duration| format!("{} seconds", limit.as_secs());
-        let mut keys = vec![
-            (ClientConfigKey::Timeout, seconds(REQUEST_LIMIT)),
-            (ClientConfigKey::ConnectTimeout, seconds(CONNECT_LIMIT)),
-        ];
-        if self
-            .get("endpoint")
-            .is_some_and(|url| url.starts_with("http://"))
-        {
-            keys.push((ClientConfigKey::AllowHttp, "true".to_owned()));
-        }
-        if let Some(proxy) = self.get("proxy_url") {
-            let mut url = Url::parse(proxy).map_err(|_| {
-                LakeError::config(
-                    "option \"proxy_url\" is not a URL",
-                    "Write it as http://host:port.",
-                )
-            })?;
-            if let Some((user, password)) = self.pair("proxy_user", "proxy_password")? {
-                let set = url
-                    .set_username(user)
-                    .and_then(|()| url.set_password(Some(password)));
-                set.map_err(|()| {
-                    LakeError::config(
-                        "the proxy takes no user",
-                        "Drop the options proxy_user and proxy_password.",
-                    )
-                })?;
-            }
-            keys.push((ClientConfigKey::ProxyUrl, url.into()));
-        }
-        Ok(keys)
-    }
-}
-
-/// Short: what the store says shall be known, and be shown, before a call's limit.
-fn retries() -> RetryConfig {
-    RetryConfig {
-        backoff: BackoffConfig {
-            init_backoff: Duration::from_millis(100),
-            max_backoff: Duration::from_secs(3),
-            base: 2.0,
-        },
-        max_retries: 5,
-        retry_timeout: Duration::from_secs(10),
-    }
-}
-
-type Built = object_store::Result<Arc<dyn ObjectStore>>;
-
-fn s3(location: &Location, options: &Values<'_>, environment: bool) -> Result<Built, LakeError> {
-    let mut builder = if environment {
-        AmazonS3Builder::from_env()
-    } else {
-        AmazonS3Builder::new()
-    };
-    if let Some((id, secret)) = options.pair(AWS_KEY_ID, AWS_SECRET)? {
-        builder = builder
-            .with_access_key_id(id)
-            .with_secret_access_key(secret);
-        if let Some(token) = options.get(AWS_TOKEN) {
-            builder = builder.with_token(token);
-        }
-    } else if !environment {
-        return Err(without_credentials(
-            "aws_access_key_id and aws_secret_access_key",
-        ));
-    }
-    for (key, value) in options.client()? {
-        builder = builder.with_config(AmazonS3ConfigKey::Client(key), value);
-    }
-    if let Some(region) = options.get("region") {
-        builder = builder.with_region(region);
-    }
-    if let Some(endpoint) = options.get("endpoint") {
-        builder = builder.with_endpoint(endpoint);
-    }
-    if let Some(path_style) = options.get("path_style").and_then(boolean) {
-        builder = builder.with_virtual_hosted_style_request(!path_style);
-    }
-    let builder = builder
-        .with_bucket_name(&location.bucket)
-        .with_retry(retries());
-    Ok(builder
-        .build()
-        .map(|store| Arc::new(store) as Arc<dyn ObjectStore>))
-}
-
-fn azure(location: &Location, options: &Values<'_>, environment: bool) -> Result<Built, LakeError> {
-    let mut builder = if environment {
-        MicrosoftAzureBuilder::from_env()
-    } else {
-        MicrosoftAzureBuilder::new()
-    };
-    if let Some(account) = location.account().or(options.get("account_name")) {
-        builder = builder.with_account(account);
-    } else if !environment {
-        return Err(LakeError::config(
-            format!("\"{location}\" does not say which account it is in"),
-            "Add the option account_name to the server, or write the url as abfss://container@account.dfs.core.windows.net/folder.",
-        ));
-    }
-    if let Some(key) = options.get(AZURE_KEY) {
-        builder = builder.with_access_key(key);
-    } else if let Some(token) = options.get(AZURE_SAS) {
-        builder = builder.with_config(AzureConfigKey::SasKey, token);
-    } else if let Some((client, secret)) = options.pair(AZURE_CLIENT, AZURE_SECRET)? {
-        let Some((_, tenant)) = options.pair(AZURE_CLIENT, AZURE_TENANT)? else {
-            return Err(without_credentials("azure_tenant_id"));
-        };
-        builder = builder.with_client_secret_authorization(client, secret, tenant);
-    } else if !environment {
-        return Err(without_credentials(
-            "azure_account_key, azure_sas_token, or azure_tenant_id with azure_client_id and azure_client_secret",
-        ));
-    }
-    for (key, value) in options.client()? {
-        builder = builder.with_config(AzureConfigKey::Client(key), value);
-    }
-    if let Some(endpoint) = options.get("endpoint") {
-        builder = builder.with_endpoint(endpoint.to_owned());
-    }
-    let builder = builder
-        .with_container_name(&location.bucket)
-        .with_retry(retries());
-    Ok(builder
-        .build()
-        .map(|store| Arc::new(store) as Arc<dyn ObjectStore>))
-}
-
-fn google(
-    location: &Location,
-    options: &Values<'_>,
-    environment: bool,
-) -> Result<Built, LakeError> {
-    let mut builder = if environment {
-        GoogleCloudStorageBuilder::from_env()
-    } else {
-        GoogleCloudStorageBuilder::new()
-    };
-    if let Some(key) = options.get(GCP_KEY) {
-        builder = builder.with_service_account_key(key);
-    } else if !environment {
-        return Err(without_credentials(GCP_KEY));
-    }
-    for (key, value) in options.client()? {
-        builder = builder.with_config(GoogleConfigKey::Client(key), value);
-    }
-    if let Some(endpoint) = options.get("endpoint") {
-        builder = builder.with_base_url(endpoint);
-    }
-    let builder = builder
-        .with_bucket_name(&location.bucket)
-        .with_retry(retries());
-    let built = builder
-        .build()
-        .map(|store| Arc::new(store) as Arc<dyn ObjectStore>);
-    // What a key that is no JSON was read as can be in the error, in parts.
-    built.map(Ok).map_err(|_| {
-        LakeError::config(
-            format!("could not set up access to \"{location}\""),
-            "Check the option gcp_service_account_key of the user mapping: it is the JSON key of a service account.",
-        )
-    })
-}
-
-fn without_credentials(options: &str) -> LakeError {
-    LakeError::config(
-        format!("the user mapping has no credentials for this store: {options}"),
-        "Add them: ALTER USER MAPPING … OPTIONS (ADD …).",
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lake::options::{AWS_KEY_ID, AWS_SECRET};
 
     fn options(pairs: &[(&str, &str)]) -> OptionValues {
         pairs

@@ -143,6 +143,15 @@ pub(crate) fn is_about_bucket(error: &object_store::Error) -> bool {
             .any(|(known, meaning)| Some(*known) == code && matches!(meaning, Meaning::NoBucket))
 }
 
+/// Whether the store says that the credentials have run out.
+pub(crate) fn is_about_expiry(error: &object_store::Error) -> bool {
+    let told = chain_text(error);
+    let code = code(&told);
+    CODES
+        .iter()
+        .any(|(known, meaning)| Some(*known) == code && matches!(meaning, Meaning::Expired))
+}
+
 /// The meaning of answers without a code.
 fn guess(told: &str, status: Option<&str>) -> Option<&'static Meaning> {
     if told.contains("bucket does not exist") {

@@ -19,8 +19,9 @@ use object_store::{
 use tokio::sync::Semaphore;
 
 use crate::lake::access::Access;
-use crate::lake::answer::{explain, is_about_bucket};
-use crate::lake::error::LakeError;
+use crate::lake::answer::{explain, is_about_bucket, is_about_expiry};
+use crate::lake::bucket_client::Reached;
+use crate::lake::error::{LakeError, known};
 use crate::lake::location::Location;
 
 /// Data files, or parts of them, that are on their way to a bucket at the same time.
@@ -42,7 +43,7 @@ struct State {
     /// The last that was not refused: it says which place this is.
     reached: Access,
     /// Made at the first request.
-    client: Option<Arc<dyn ObjectStore>>,
+    client: Option<Reached>,
 }
 
 impl Connection {
@@ -81,12 +82,6 @@ impl Connection {
         self.renewals.load(Ordering::Relaxed)
     }
 
-    /// How requests are made now.
-    pub(crate) fn access(&self) -> Access {
-        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
-        state.access.clone()
-    }
-
     /// The address of the store, if it is not the provider's own.
     pub(crate) fn endpoint(&self) -> Option<String> {
         let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
@@ -97,16 +92,39 @@ impl Connection {
         {
             let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
             if let Some(client) = &state.client {
-                return Ok(Arc::clone(client));
+                return Ok(Arc::clone(&client.store));
             }
         }
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(client) = &state.client {
-            return Ok(Arc::clone(client));
+            return Ok(Arc::clone(&client.store));
         }
         let client = state.access.client(&self.location).map_err(told)?;
-        state.client = Some(Arc::clone(&client));
-        Ok(client)
+        let store = Arc::clone(&client.store);
+        state.client = Some(client);
+        Ok(store)
+    }
+
+    /// How requests are made now, for what is said of them.
+    fn access(&self) -> Access {
+        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+        let vended = state
+            .client
+            .as_ref()
+            .and_then(|client| client.vended.as_ref());
+        let access = state.access.clone();
+        match vended {
+            Some(vended) => access.with_vended(vended.secrets()),
+            None => access,
+        }
+    }
+
+    /// Has the next request get new credentials, if they are the catalog's.
+    fn forget_vended(&self) {
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        if matches!(&state.client, Some(client) if client.vended.is_some()) {
+            state.client = None;
+        }
     }
 
     /// An error as it may be shown. What the callers of an object store tell apart stays.
@@ -118,6 +136,13 @@ impl Connection {
             | Error::Precondition { .. }
             | Error::NotModified { .. } => return error,
             _ => {}
+        }
+        // What the catalog has to say comes through the store's interface too.
+        if let Some(known) = known(&error) {
+            return told(known.clone());
+        }
+        if is_about_expiry(&error) {
+            self.forget_vended();
         }
         told(explain(&error, &self.access(), &self.location))
     }

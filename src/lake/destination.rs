@@ -68,6 +68,14 @@ impl Destination {
         }
     }
 
+    /// The URL of a table's folder, as other programs find it.
+    pub(crate) fn url_of(&self, folder: &str) -> Result<String, LakeError> {
+        match &self.0 {
+            Place::Folder(parent) => parent.url_of(folder),
+            Place::Bucket(bucket) => Ok(bucket.location().join(folder)),
+        }
+    }
+
     /// Whether one of two lies inside the other, and they are not the same.
     pub fn overlaps(&self, other: &Destination) -> bool {
         match (&self.0, &other.0) {

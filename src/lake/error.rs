@@ -201,13 +201,18 @@ impl LakeError {
 
 /// An error of ours that came through the store's interface: kind and remedy are known.
 fn told(doing: &str, error: &(dyn StdError + 'static)) -> Option<LakeError> {
+    known(error).map(|told| LakeError {
+        message: format!("could not {doing}: {told}"),
+        ..told.clone()
+    })
+}
+
+/// The error of ours among the causes of another, if there is one.
+pub(crate) fn known<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a LakeError> {
     let mut next = Some(error);
     while let Some(error) = next {
-        if let Some(told) = error.downcast_ref::<LakeError>() {
-            return Some(LakeError {
-                message: format!("could not {doing}: {told}"),
-                ..told.clone()
-            });
+        if let Some(known) = error.downcast_ref::<LakeError>() {
+            return Some(known);
         }
         next = error.source();
     }

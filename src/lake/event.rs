@@ -91,6 +91,8 @@ pub enum Event {
         version: u64,
         /// How far it has come: a commit that was reported as failed may have landed.
         progress: Option<Progress>,
+        /// Its columns.
+        schema: HistorySchema,
     },
     /// The answer to `commit` and `replace`: everything is durable.
     Committed {
@@ -102,6 +104,8 @@ pub enum Event {
         version: Option<u64>,
         /// Rows in the commit.
         rows: u64,
+        /// The table's columns, if it has others than before.
+        schema: Option<HistorySchema>,
     },
     /// The answer to `clear`.
     Cleared {
@@ -132,6 +136,14 @@ pub enum Event {
         table: u32,
         /// Why.
         error: LakeError,
+    },
+    /// The state of a catalog, or of a table in it, has changed. Nothing that is written is affected; what
+    /// failed is tried again.
+    Registration {
+        /// Of what.
+        what: String,
+        /// Why it failed; `None`: it works again.
+        error: Option<LakeError>,
     },
     /// The answer to `optimize`.
     Optimized {

@@ -43,6 +43,18 @@ impl Folder {
         one != two && (one.starts_with(two) || two.starts_with(one))
     }
 
+    /// The `file:///` URL of what is below.
+    pub(crate) fn url_of(&self, name: &str) -> Result<String, LakeError> {
+        let path = self.folder.join(name);
+        match Url::from_file_path(&path) {
+            Ok(url) => Ok(url.into()),
+            Err(()) => Err(LakeError::internal(format!(
+                "\"{}\" has no URL",
+                path.display()
+            ))),
+        }
+    }
+
     /// Reads an absolute path or a `file:///` URL (percent-decoded). Doubled and trailing slashes
     /// go, `.` and `..` are resolved as Postgres does it, by name alone.
     ///

@@ -124,6 +124,11 @@ impl Location {
         self.host.as_deref()?.split('.').next()
     }
 
+    /// Whether only who knows more than the URL finds the place: Azure's account is not in it.
+    pub(crate) fn is_ambiguous(&self) -> bool {
+        self.provider == Provider::Azure && self.host.is_none()
+    }
+
     /// The URL of what lies at `path` below.
     pub(crate) fn join(&self, path: &str) -> String {
         format!("{self}/{path}")

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 
 use url::Url;
 
+use crate::lake::error::LakeError;
+use crate::lake::folder::Folder;
 use crate::lake::location::{Location, Provider, URL_FORMS};
 
 /// Where an option belongs.
@@ -26,10 +28,13 @@ impl OptionPlace {
 }
 
 /// Every option, where it belongs, and which store it is for (`None`: all).
-pub(crate) const OPTIONS: [(&str, OptionPlace, Option<Provider>); 17] = [
+pub(crate) const OPTIONS: [(&str, OptionPlace, Option<Provider>); 21] = [
     ("url", OptionPlace::Server, None),
     ("endpoint", OptionPlace::Server, None),
     ("proxy_url", OptionPlace::Server, None),
+    (CATALOG_URL, OptionPlace::Server, None),
+    (CATALOG, OptionPlace::Server, None),
+    (CATALOG_SCHEMA, OptionPlace::Server, None),
     ("region", OptionPlace::Server, Some(Provider::S3)),
     ("path_style", OptionPlace::Server, Some(Provider::S3)),
     ("account_name", OptionPlace::Server, Some(Provider::Azure)),
@@ -56,7 +61,13 @@ pub(crate) const OPTIONS: [(&str, OptionPlace, Option<Provider>); 17] = [
     (GCP_KEY, OptionPlace::UserMapping, Some(Provider::Google)),
     ("proxy_user", OptionPlace::UserMapping, None),
     ("proxy_password", OptionPlace::UserMapping, None),
+    (CATALOG_TOKEN, OptionPlace::UserMapping, None),
 ];
+
+pub(crate) const CATALOG_URL: &str = "catalog_url";
+pub(crate) const CATALOG: &str = "catalog";
+pub(crate) const CATALOG_SCHEMA: &str = "schema";
+pub(crate) const CATALOG_TOKEN: &str = "catalog_token";
 
 pub(crate) const AWS_KEY_ID: &str = "aws_access_key_id";
 pub(crate) const AWS_SECRET: &str = "aws_secret_access_key";
@@ -99,8 +110,12 @@ pub fn check_options(place: OptionPlace, options: &OptionValues) -> Result<(), O
                     hint: format!("It belongs to {}.", right.words()),
                 });
             }
+            Some(_) if name == "url" => check_url(value, options.contains_key(CATALOG_URL))?,
             Some(_) => check_value(name, value)?,
         }
+    }
+    if place == OptionPlace::Server {
+        check_catalog(options)?;
     }
     if place == OptionPlace::Server && !options.contains_key("url") {
         return Err(OptionError {
@@ -137,35 +152,84 @@ fn unknown(place: OptionPlace, name: &str) -> OptionError {
     }
 }
 
-fn check_value(name: &str, value: &str) -> Result<(), OptionError> {
-    let wrong = |what: &str, hint: &str| {
-        Err(OptionError {
+/// The options of a catalog: all of them or none.
+fn check_catalog(options: &OptionValues) -> Result<(), OptionError> {
+    let names = [CATALOG_URL, CATALOG, CATALOG_SCHEMA];
+    let (has, lacks): (Vec<&str>, Vec<&str>) =
+        names.iter().partition(|name| options.contains_key(**name));
+    match (has.first(), lacks.first()) {
+        (Some(has), Some(lacks)) => Err(OptionError {
             unknown: false,
-            message: format!("option \"{name}\" {what}"),
-            hint: hint.to_owned(),
-        })
+            message: format!("option \"{has}\" needs the option \"{lacks}\""),
+            hint: "A catalog is named by its address, catalog_url, and by the catalog and the schema in it \
+                   that the history tables are to be in."
+                .into(),
+        }),
+        _ => Ok(()),
+    }
+}
+
+fn wrong(name: &str, what: &str, hint: &str) -> Result<(), OptionError> {
+    Err(OptionError {
+        unknown: false,
+        message: format!("option \"{name}\" {what}"),
+        hint: hint.to_owned(),
+    })
+}
+
+/// Where the history tables are: in an object store or, if a catalog is to know them, in a folder.
+fn check_url(value: &str, in_catalog: bool) -> Result<(), OptionError> {
+    let refused = |error: &LakeError| {
+        wrong(
+            "url",
+            &format!("is not right: {error}"),
+            &error.hint().unwrap_or_default(),
+        )
     };
+    match Location::parse(value) {
+        Some(Ok(location)) if in_catalog && location.is_ambiguous() => wrong(
+            "url",
+            "does not name its account",
+            "The catalog has to know it: write the url as abfss://container@account.dfs.core.windows.net/folder.",
+        ),
+        Some(Ok(_)) => Ok(()),
+        Some(Err(error)) => refused(&error),
+        None if in_catalog && value.starts_with("file:///") => match Folder::parse(value) {
+            Ok(_) => Ok(()),
+            Err(error) => refused(&error),
+        },
+        None => wrong(
+            "url",
+            "is not the URL of an object store",
+            &format!(
+                "Write it as {URL_FORMS}. A folder of the server needs no foreign server: give it to wal2delta.start() itself; \
+                 only with a catalog it is file:///folder here."
+            ),
+        ),
+    }
+}
+
+fn check_value(name: &str, value: &str) -> Result<(), OptionError> {
+    let wrong = |what: &str, hint: &str| wrong(name, what, hint);
     if value.is_empty() {
         return wrong("is empty", "Give it a value, or leave it out.");
     }
     match name {
-        "url" => match Location::parse(value) {
-            Some(Ok(_)) => Ok(()),
-            Some(Err(error)) => wrong(
-                &format!("is not right: {error}"),
-                &error.hint().unwrap_or_default(),
-            ),
-            None => wrong(
-                "is not the URL of an object store",
-                &format!(
-                    "Write it as {URL_FORMS}. A folder of the server needs no foreign server: give it to wal2delta.start() itself."
-                ),
-            ),
-        },
-        "endpoint" | "proxy_url" => match Url::parse(value) {
+        CATALOG | CATALOG_SCHEMA
+            if value.contains(|c: char| {
+                c.is_whitespace() || c.is_control() || matches!(c, '.' | '/')
+            }) =>
+        {
+            wrong(
+                "is not the name of one",
+                "It is one name, without dots, slashes and blanks.",
+            )
+        }
+        "endpoint" | "proxy_url" | CATALOG_URL => match Url::parse(value) {
             Ok(url) if !url.username().is_empty() || url.password().is_some() => wrong(
                 "has a user or password in it",
-                "All may see the options of a server. What is secret belongs into a user mapping (proxy_user, proxy_password).",
+                "All may see the options of a server. What is secret belongs into a user mapping \
+                 (proxy_user, proxy_password, catalog_token).",
             ),
             Ok(url)
                 if matches!(url.scheme(), "http" | "https")
@@ -257,5 +321,40 @@ mod tests {
             &options(&[("url", "s3://b/x"), ("path_style", "on")]),
         )
         .unwrap();
+    }
+
+    #[test]
+    fn a_catalog_is_named_whole() {
+        let at = ("catalog_url", "https://catalog");
+        let (catalog, schema) = (("catalog", "main"), ("schema", "bronze"));
+        let check = |pairs: &[(&str, &str)]| check_options(OptionPlace::Server, &options(pairs));
+        for url in ["s3://b/x", "file:///data/lake"] {
+            check(&[("url", url), at, catalog, schema]).unwrap();
+        }
+        for (pairs, says) in [
+            (&[("url", "s3://b"), at, catalog][..], "\"schema\""),
+            (&[("url", "s3://b"), schema], "\"catalog_url\""),
+            (&[("url", "file:///data")], "object store"),
+            (
+                &[("url", "az://c/x"), at, catalog, schema],
+                "does not name its account",
+            ),
+            (
+                &[("url", "s3://b"), at, ("catalog", "a.b"), schema],
+                "\"catalog\"",
+            ),
+            (
+                &[
+                    ("url", "s3://b"),
+                    ("catalog_url", "catalog"),
+                    catalog,
+                    schema,
+                ],
+                "HTTP",
+            ),
+        ] {
+            let error = check(pairs).unwrap_err();
+            assert!(error.message.contains(says), "{error:?}");
+        }
     }
 }

@@ -18,6 +18,7 @@ use crate::lake::memory::{BlockedSignals, use_one_arena};
 use crate::lake::staged::Staged;
 use crate::lake::survey::{probe, survey};
 use crate::lake::table::TableTask;
+use crate::lake::unity::{Catalog, Registrar};
 use crate::lake::upkeep::UpkeepSettings;
 use crate::lake::writer::{HistoryWriter, OpenTable};
 
@@ -198,6 +199,14 @@ impl Lake {
         let task = TableTask::new(Arc::clone(&self.shared), spec, messages.downgrade());
         self.spawn(task.run(receiver));
         HistoryWriter { messages }
+    }
+
+    /// Keeps tables of a destination registered in a catalog, beside all else.
+    pub fn registrar(&self, destination: &Destination, catalog: Catalog) -> Registrar {
+        let shared = Arc::clone(&self.shared);
+        let (registrar, task) = Registrar::new(shared, destination.clone(), catalog);
+        self.spawn(task);
+        registrar
     }
 
     /// Whether the task of a table has not ended, which it does after its handle is dropped.

@@ -36,6 +36,8 @@ struct Open {
     store: TableStore,
     table: Table,
     schema: HistorySchema,
+    /// The schema that was told last, with an event.
+    told: HistorySchema,
     /// The schema of rows that are written now, and of the table from the next commit on.
     evolved: Option<HistorySchema>,
     held: Held,
@@ -50,6 +52,13 @@ impl Open {
     /// sure how: as its own, and as those of rows that are held for the next commit.
     fn mapped(&self, next: HistorySchema) -> HistorySchema {
         next.mapped_after(self.evolved.as_ref().unwrap_or(&self.schema))
+    }
+
+    /// The table's columns, if they are others than were told last.
+    fn news(&mut self) -> Option<HistorySchema> {
+        let same = self.told == self.schema;
+        (!same).then(|| self.told.clone_from(&self.schema))?;
+        Some(self.schema.clone())
     }
 }
 
@@ -151,6 +160,7 @@ impl TableTask {
             folder,
             version: table.version,
             progress: table.progress,
+            schema: schema.clone(),
         };
         self.store = Some(store.clone());
         let moved = match self.spec.believed {
@@ -168,6 +178,7 @@ impl TableTask {
         let evolves = self.spec.evolves && matches!(self.spec.target, Target::StageOnly { .. });
         self.open = Some(Open {
             taken,
+            told: schema.clone(),
             evolved: evolves.then(|| schema.evolve(&self.spec.schema).schema),
             held: Held::new(Arc::clone(&self.shared), store.clone(), self.spec.table),
             upkeep: Upkeep::new(
@@ -233,6 +244,7 @@ impl TableTask {
                     ticket,
                     version,
                     rows,
+                    schema: self.open.as_mut().and_then(Open::news),
                 });
             }
             Message::Replace { ticket, replace } => {
@@ -243,6 +255,7 @@ impl TableTask {
                     ticket,
                     version: Some(version),
                     rows,
+                    schema: self.open.as_mut().and_then(Open::news),
                 });
             }
             Message::MarkGap { ticket } => {
@@ -253,6 +266,7 @@ impl TableTask {
                     ticket,
                     version,
                     rows: 0,
+                    schema: None,
                 });
             }
             Message::Optimize { ticket } => {

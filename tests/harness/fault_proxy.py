@@ -45,6 +45,7 @@ class FaultProxy:
         self.keys = keys
         self.region = region
         self.expired_tokens = set()
+        self.expired_met = 0
         self.proxy_users = set()
         self.ignores_conditions = False
         self.requests = []
@@ -140,6 +141,7 @@ def handler(proxy):
                 return None if self.google_account() in proxy.accounts else (401, "AuthenticationRequired", "Authentication required.")
             token = self.headers.get("x-amz-security-token")
             if token in proxy.expired_tokens:
+                proxy.expired_met += 1
                 return EXPIRED
             if proxy.keys is None and proxy.region is None:
                 return None

@@ -69,12 +69,20 @@ class S3Server:
 
     def mirror(self, bucket, prefix, folder):
         """What is below a prefix, as files: for checks that read a disk. Commits of the log come last,
-        so that no commit names a file that was not there yet."""
-        for key in sorted(self.keys(bucket, prefix + "/"), key=lambda key: "_delta_log" in key):
+        so that no commit names a file that was not there yet, and what names a checkpoint before it."""
+
+        def copy(key):
             file = folder / key[len(prefix) + 1 :]
             if not file.exists() or "_last_checkpoint" in key:
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_bytes(self.read(bucket, key))
+
+        names = [key for key in self.keys(bucket, prefix + "/") if "_last_checkpoint" in key]
+        for key in names:
+            copy(key)
+        for key in sorted(self.keys(bucket, prefix + "/"), key=lambda key: "_delta_log" in key):
+            if "_last_checkpoint" not in key:
+                copy(key)
         return folder
 
     def close(self):
