@@ -71,11 +71,11 @@ class ClickHouse:
 class DuckDB:
     name = "duckdb"
 
-    def __init__(self):
+    def __init__(self, database=":memory:"):
         extension = os.path.join(
             duckdb_extension_delta.__path__[0], "extensions", f"v{duckdb.__version__}", "delta.duckdb_extension"
         )
-        self.connection = duckdb.connect()
+        self.connection = duckdb.connect(str(database))
         self.connection.execute(f"LOAD '{extension}'")
         self.connection.execute("SET TimeZone = 'UTC'")
 
