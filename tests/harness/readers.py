@@ -57,10 +57,13 @@ class ClickHouse:
             f"SELECT {names} FROM deltaLakeLocal('{folder}') WHERE {where} "
             "SETTINGS output_format_arrow_string_as_string = 0"
         )
+        return self.query(query, "ArrowTable")
+
+    def query(self, query, form):
         # It reads only what lies below the working directory.
         with contextlib.chdir("/"):
             try:
-                return self.connection.query(query, "ArrowTable")
+                return self.connection.query(query, form)
             except RuntimeError:
                 # What it had put out by then would be in the next answer.
                 self.connection.close()

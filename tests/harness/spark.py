@@ -41,6 +41,7 @@ class Spark:
         home = Path(os.environ["SPARK_HOME"])
         # Nothing of its environment but pyspark and py4j is not in ours already.
         sys.path.append(str(home.parent))
+        os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
         from pyspark.sql import SparkSession
 
         builder = SparkSession.builder.master("local[1]")
