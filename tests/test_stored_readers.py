@@ -3,14 +3,12 @@
 from urllib.parse import quote
 
 import chdb
-import duckdb
-import duckdb_extension_httpfs
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 from harness.more_readers import POLARS, PYARROW
 from harness.readers import DuckDB
 from harness.spark import SPARK, WHY_NOT, available
-from harness.stores import KEY, SECRET, S3Server, StoredFeed, create_mapping, create_server
+from harness.stores import KEY, SECRET, S3Server, StoredFeed, create_mapping, create_server, delta_rs_options, duckdb_secret
 
 NAMES = ["t", "Ü {b}/c~d", "a b%c"]
 
@@ -48,16 +46,6 @@ EXPECTED = [("insert", 1, "a"), ("update_postimage", 1, "b"), ("update_preimage"
 COLUMNS = ["_pg_change_type", "i", "v"]
 
 
-def delta_rs_options(s3):
-    return {
-        "AWS_ENDPOINT_URL": s3.url,
-        "AWS_ALLOW_HTTP": "true",
-        "AWS_ACCESS_KEY_ID": KEY,
-        "AWS_SECRET_ACCESS_KEY": SECRET,
-        "AWS_REGION": "us-east-1",
-    }
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_delta_rs(histories, s3, name):
     table = DeltaTable(histories[name], storage_options=delta_rs_options(s3))
@@ -79,12 +67,7 @@ def test_clickhouse(histories, s3, name):
 @pytest.mark.parametrize("name", NAMES)
 def test_duckdb(histories, s3, name):
     connection = DuckDB().connection
-    folder = duckdb_extension_httpfs.__path__[0]
-    connection.execute(f"LOAD '{folder}/extensions/v{duckdb.__version__}/httpfs.duckdb_extension'")
-    connection.execute(
-        f"CREATE SECRET (TYPE s3, KEY_ID '{KEY}', SECRET '{SECRET}', REGION 'us-east-1',"
-        f" ENDPOINT '127.0.0.1:{s3.port}', USE_SSL false, URL_STYLE 'path')"
-    )
+    duckdb_secret(connection, s3)
     found = connection.execute(
         f"SELECT _pg_change_type, i, v FROM delta_scan('{histories[name]}') ORDER BY 1"
     ).fetchall()
