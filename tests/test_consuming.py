@@ -248,11 +248,21 @@ def job(shop, tmp_path):
     )
     SPARK.session.sql(once)
 
+    names = {"spark": SPARK.session}
+
     def run(**options):
         source = "".join(f".option({name!r}, {value!r})" for name, value in options.items())
-        exec(stream.replace('.format("delta")', '.format("delta")' + source), {"spark": SPARK.session})
+        exec(stream.replace('.format("delta")', '.format("delta")' + source), names)
+        return rows()
+
+    def rows():
         return Counter(tuple(row) for row in SPARK.session.sql(now).collect())
 
+    def merge(batch):
+        names["merge"](batch, 0)
+        return rows()
+
+    run.merge = merge
     return run
 
 
@@ -263,6 +273,9 @@ def test_a_stream_into_a_current_table(job, shop):
             shop.sql(change)
             shop.flush()
         assert job() == in_postgres(shop)
+    # Old changes once more, as after an interruption, or late.
+    history = SPARK.session.read.format("delta").load(str(shop.path("orders")))
+    assert job.merge(history.where("_pg_change_type = 'insert'")) == in_postgres(shop)
 
 
 def fails(job, says):

@@ -16,7 +16,9 @@ from harness.stores import (
     minio,
 )
 
-pytestmark = pytest.mark.skipif(not minio(), reason="no MinIO: set MINIO to the program, or WITH_MINIO=1 to have it built")
+pytestmark = pytest.mark.skipif(
+    not minio(), reason="no MinIO: set MINIO to the program, or WITH_MINIO=1 to have it built"
+)
 
 
 @pytest.fixture(scope="module")

@@ -126,7 +126,13 @@ class Histories:
                 self.feed.sql(f"INSERT INTO {table} VALUES ({n}, {values})")
 
     def tables(self):
-        for ddl in ("emptied (i int)", "replaced (i int)", "many (i int)", f'"{ODD_TABLE}" (i int)', 'odd (i int, "a b;c=d" text)'):
+        for ddl in (
+            "emptied (i int)",
+            "replaced (i int)",
+            "many (i int)",
+            f'"{ODD_TABLE}" (i int)',
+            'odd (i int, "a b;c=d" text)',
+        ):
             name = ddl.partition(" (")[0]
             self.feed.sql(f"CREATE TABLE {ddl}; ALTER TABLE {name} REPLICA IDENTITY FULL")
             if name != "many":
@@ -171,9 +177,7 @@ class Histories:
         )
         last = max(row.sort_by for row in read_history(DELTA_RS, path, where="i < 50"))
         early = [
-            file
-            for file, add in log.active().items()
-            if json.loads(add["stats"])["maxValues"]["_sort_by"] <= last
+            file for file, add in log.active().items() if json.loads(add["stats"])["maxValues"]["_sort_by"] <= last
         ]
         assert len(early) == 50
         skipping = self.copy(path, "skipping", early)

@@ -8,7 +8,16 @@ from deltalake import DeltaTable, QueryBuilder
 from harness.more_readers import POLARS, PYARROW
 from harness.readers import DuckDB
 from harness.spark import SPARK, WHY_NOT, available
-from harness.stores import KEY, SECRET, S3Server, StoredFeed, create_mapping, create_server, delta_rs_options, duckdb_secret
+from harness.stores import (
+    KEY,
+    SECRET,
+    S3Server,
+    StoredFeed,
+    create_mapping,
+    create_server,
+    delta_rs_options,
+    duckdb_secret,
+)
 
 NAMES = ["t", "Ü {b}/c~d", "a b%c"]
 

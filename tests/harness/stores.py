@@ -101,7 +101,12 @@ class MinIO(S3Server):
 
     def begin(self):
         command = [minio(), "server", self.folder, "--quiet", "--address", f"127.0.0.1:{self.port}"]
-        settings = {"MINIO_ROOT_USER": KEY, "MINIO_ROOT_PASSWORD": SECRET, "MINIO_BROWSER": "off", "MINIO_UPDATE": "off"}
+        settings = {
+            "MINIO_ROOT_USER": KEY,
+            "MINIO_ROOT_PASSWORD": SECRET,
+            "MINIO_BROWSER": "off",
+            "MINIO_UPDATE": "off",
+        }
         # It keeps its certificates and the like in the home folder.
         settings["HOME"] = str(self.folder)
         return subprocess.Popen(command, stdout=self.log, stderr=self.log, env={**os.environ, **settings})
