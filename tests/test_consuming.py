@@ -10,6 +10,7 @@ import pytest
 from harness.feed import Feed
 from harness.readers import DuckDB
 from harness.spark import SPARK, WHY_NOT, available
+from harness.waiting import wait_for
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "consuming.md"
 LAKE = "/var/lib/postgresql/lake"
@@ -238,78 +239,107 @@ def test_a_history_is_replaced(target, shop, mode):
 # --- Spark
 
 
+class Job:
+    """The streaming job, and the table that it fills."""
+
+    def __init__(self, feed, folder):
+        self.folder = folder
+        once, self.stream, self.now = (
+            placed(code, feed).replace("/data", str(folder)) for code in blocks("Spark: a stream into a current table")
+        )
+        self.names = {"spark": SPARK.session}
+        SPARK.session.sql(once)
+
+    def rows(self):
+        return Counter(tuple(row) for row in SPARK.session.sql(self.now).collect())
+
+    def run(self, **options):
+        """Until all is read that was there when it began."""
+        source = "".join(f".option({name!r}, {value!r})" for name, value in options.items())
+        exec(self.stream.replace('.format("delta")', '.format("delta")' + source), self.names)
+        return self.rows()
+
+    def begin(self):
+        """The running stream."""
+        stream = self.stream.replace("availableNow=True", 'processingTime="1 second"')
+        exec(stream.replace("stream.awaitTermination()", ""), self.names)
+        return self.names["stream"]
+
+    def fails(self, says, **options):
+        with pytest.raises(Exception, match=says) as caught:
+            self.run(**options)
+        assert type(caught.value).__name__ == "StreamingQueryException"
+
+    def anew(self):
+        shutil.rmtree(self.folder / "orders_checkpoint")
+        SPARK.session.sql(f"DELETE FROM delta.`{self.folder}/orders_last`")
+
+
 @pytest.fixture
 def job(shop, tmp_path):
-    """Runs a block with Spark; each gives the table that the stream fills."""
     if not available():
         pytest.skip(WHY_NOT)
-    once, stream, now = (
-        placed(code, shop).replace("/data", str(tmp_path)) for code in blocks("Spark: a stream into a current table")
-    )
-    SPARK.session.sql(once)
-
-    names = {"spark": SPARK.session}
-
-    def run(**options):
-        source = "".join(f".option({name!r}, {value!r})" for name, value in options.items())
-        exec(stream.replace('.format("delta")', '.format("delta")' + source), names)
-        return rows()
-
-    def rows():
-        return Counter(tuple(row) for row in SPARK.session.sql(now).collect())
-
-    def merge(batch):
-        names["merge"](batch, 0)
-        return rows()
-
-    run.merge = merge
-    return run
+    return Job(shop, tmp_path)
 
 
 def test_a_stream_into_a_current_table(job, shop):
-    assert job() == in_postgres(shop)
+    assert job.run() == in_postgres(shop)
     for changes in (CHANGES[:2], CHANGES[2:]):
         for change in changes:
             shop.sql(change)
             shop.flush()
-        assert job() == in_postgres(shop)
+        assert job.run() == in_postgres(shop)
     # Old changes once more, as after an interruption, or late.
     history = SPARK.session.read.format("delta").load(str(shop.path("orders")))
-    assert job.merge(history.where("_pg_change_type = 'insert'")) == in_postgres(shop)
+    job.names["merge"](history.where("_pg_change_type = 'insert'"), 0)
+    assert job.rows() == in_postgres(shop)
 
 
-def fails(job, says):
-    with pytest.raises(Exception, match=says) as caught:
-        job()
-    assert type(caught.value).__name__ == "StreamingQueryException"
-
-
-def test_a_stream_of_a_replaced_history(job, shop, tmp_path):
-    job()
+def test_a_stream_of_a_replaced_history(job, shop):
+    job.run()
     shop.sql("DELETE FROM orders WHERE id = 1")
     shop.sql("SELECT wal2delta.resync('shop.orders')")
     shop.sql("INSERT INTO orders VALUES (20, 'new', 1)")
     shop.flush()
     for _ in range(2):
-        fails(job, "DELTA_SOURCE_TABLE_IGNORE_CHANGES")
-    assert job(skipChangeCommits="true") != in_postgres(shop)
-    shutil.rmtree(tmp_path / "orders_checkpoint")
-    SPARK.session.sql(f"DELETE FROM delta.`{tmp_path}/orders_last`")
-    assert job() == in_postgres(shop)
+        job.fails("DELTA_SOURCE_TABLE_IGNORE_CHANGES")
+    assert job.run(skipChangeCommits="true") != in_postgres(shop)
+    job.anew()
+    assert job.run() == in_postgres(shop)
 
 
 def test_a_stream_of_a_history_that_is_kept(job, shop):
     shop.alter(on_schema_change="evolve")
-    job()
+    running = job.begin()
     shop.sql("TRUNCATE orders; INSERT INTO orders VALUES (1, 'tea', 1), (2, 'tea', 2)")
     shop.sql("SELECT wal2delta.resync('shop.orders')")
     shop.flush()
-    assert job() == in_postgres(shop)
+    wait_for(lambda: job.rows() == in_postgres(shop), 60, "the stream to bring the snapshot")
     shop.sql("ALTER TABLE orders ADD note text")
     shop.sql("INSERT INTO orders VALUES (20, 'new', 1, 'a note')")
     shop.flush()
-    assert job() == in_postgres(shop)
-    shop.sql("ALTER TABLE orders RENAME note TO remark")
-    shop.sql("DELETE FROM orders WHERE id = 1")
+    wait_for(lambda: not running.isActive, 60, "the stream to end at the new column")
+    assert "DELTA_SCHEMA_CHANGED_WITH_VERSION" in str(running.exception())
+    assert job.run() == in_postgres(shop)
+
+
+def test_a_stream_and_columns_that_are_renamed(job, shop):
+    shop.sql("ALTER TABLE orders ADD note text")
     shop.flush()
-    fails(job, "DELTA_STREAMING_INCOMPATIBLE_SCHEMA_CHANGE_USE_SCHEMA_LOG")
+    shop.alter(on_schema_change="evolve")
+    job.run()
+
+    def rename(before, after):
+        shop.sql(f"ALTER TABLE orders RENAME {before} TO {after}")
+        shop.sql("UPDATE orders SET quantity = quantity + 1")
+        shop.flush()
+
+    rename("note", "remark")
+    job.fails("DELTA_STREAMING_INCOMPATIBLE_SCHEMA_CHANGE_USE_SCHEMA_LOG")
+    job.anew()
+    tracking = {"schemaTrackingLocation": f"{job.folder}/orders_checkpoint/schema"}
+    assert job.run(**tracking) == in_postgres(shop)
+    rename("remark", "comment")
+    job.fails("DELTA_STREAMING_METADATA_EVOLUTION", **tracking)
+    job.fails("DELTA_STREAMING_CANNOT_CONTINUE_PROCESSING_POST_SCHEMA_EVOLUTION", **tracking)
+    assert job.run(**tracking, allowSourceColumnRename="always") == in_postgres(shop)

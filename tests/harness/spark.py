@@ -4,6 +4,7 @@ variable SPARK_HOME names the Spark, which scripts/spark installs."""
 import os
 import shutil
 import sys
+import tempfile
 from functools import cached_property
 from pathlib import Path
 
@@ -44,7 +45,10 @@ class Spark:
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
         from pyspark.sql import SparkSession
 
-        builder = SparkSession.builder.master("local[1]")
+        # Removed when the tests end.
+        self.folder = tempfile.TemporaryDirectory(prefix="w2d-spark-")
+        builder = SparkSession.builder.master("local[1]").config("spark.local.dir", self.folder.name)
+        builder = builder.config("spark.sql.warehouse.dir", self.folder.name + "/warehouse")
         for name, value in SETTINGS.items():
             builder = builder.config(name, value)
         jars = ",".join(str(jar) for jar in sorted((home / "delta").glob("*.jar")))
