@@ -31,7 +31,8 @@ HEADINGS = {
 
 # Columns of a table of its own for each kind of type: see harness/type_samples.py.
 TYPES = {
-    "booleans, integers, floats with NaN and infinities": ["c_bool", "c_int2", "c_int4", "c_int8", "c_float4", "c_float8"],
+    "booleans, integers, floats with NaN and infinities":
+        ["c_bool", "c_int2", "c_int4", "c_int8", "c_float4", "c_float8"],
     "text, uuid, enums": ["c_text", "c_varchar", "c_uuid", "c_enum"],
     "DECIMAL of up to 38 digits": ["n_10_2", "n_38_10", "n_38", "n_38_38"],
     "numeric that is kept as text": ["n_free", "n_39_2"],
@@ -102,14 +103,18 @@ class Histories:
         self.many_commits()
         self.columns_change()
         for feature, table in self.typed.items():
-            self.expect(feature, feed.table_rows(table), lambda reader, path=feed.path(table): [
-                row.values for row in read_history(reader, path)])  # fmt: skip
+            self.history(feature, table)
 
     def found(self, feature, reader):
         return self.read[feature](reader)
 
     def expect(self, feature, expected, read):
         self.expected[feature], self.read[feature] = expected, read
+
+    def history(self, feature, table):
+        path = self.feed.path(table)
+        expected = self.feed.table_rows(table)
+        self.expect(feature, expected, lambda reader: [row.values for row in read_history(reader, path)])
 
     def columns(self, feature, expected, path, columns):
         self.expect(feature, expected, lambda reader: read_columns(reader, path, columns))
