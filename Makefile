@@ -42,6 +42,8 @@ test: ## unit tests, SQL tests, whole-cluster tests; PYTEST_ARGS='-k name' is pa
 	if [[ -x pg_test/run ]]; then run pg_test/run; fi
 	export AZURITE=$$(scripts/azurite)
 	export UNITY_SERVER=$$(scripts/unity-server)
+	export SPARK_HOME=$$(scripts/spark)
+	export MINIO=$$(scripts/minio)
 	run "$$python" -m pytest tests $(PYTEST_ARGS)
 
 .PHONY: torture

@@ -1,5 +1,6 @@
 """A feed to Google Cloud Storage, as far as its XML protocol is S3's: the S3 server behind a proxy that knows
-Google's conditions and tokens. No emulator that can be had speaks the protocol that the client does."""
+Google's conditions and tokens. fake-gcs-server, the emulator that there is, cannot be used: the client speaks the
+XML protocol, in which fake-gcs-server (1.56.1) lists and reads, but refuses to write (400, "invalid uploadType")."""
 
 import json
 

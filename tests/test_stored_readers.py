@@ -3,12 +3,21 @@
 from urllib.parse import quote
 
 import chdb
-import duckdb
-import duckdb_extension_httpfs
 import pytest
 from deltalake import DeltaTable, QueryBuilder
+from harness.more_readers import POLARS, PYARROW
 from harness.readers import DuckDB
-from harness.stores import KEY, SECRET, S3Server, StoredFeed, create_mapping, create_server
+from harness.spark import SPARK, WHY_NOT, available
+from harness.stores import (
+    KEY,
+    SECRET,
+    S3Server,
+    StoredFeed,
+    create_mapping,
+    create_server,
+    delta_rs_options,
+    duckdb_secret,
+)
 
 NAMES = ["t", "Ü {b}/c~d", "a b%c"]
 
@@ -43,18 +52,12 @@ def histories(cluster, s3, tmp_path_factory):
 
 
 EXPECTED = [("insert", 1, "a"), ("update_postimage", 1, "b"), ("update_preimage", 1, "a")]
+COLUMNS = ["_pg_change_type", "i", "v"]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_delta_rs(histories, s3, name):
-    options = {
-        "AWS_ENDPOINT_URL": s3.url,
-        "AWS_ALLOW_HTTP": "true",
-        "AWS_ACCESS_KEY_ID": KEY,
-        "AWS_SECRET_ACCESS_KEY": SECRET,
-        "AWS_REGION": "us-east-1",
-    }
-    table = DeltaTable(histories[name], storage_options=options)
+    table = DeltaTable(histories[name], storage_options=delta_rs_options(s3))
     found = QueryBuilder().register("h", table).execute("SELECT _pg_change_type, i, v FROM h ORDER BY 1").read_all()
     assert list(zip(*(column.to_pylist() for column in found.columns), strict=True)) == EXPECTED
 
@@ -73,13 +76,51 @@ def test_clickhouse(histories, s3, name):
 @pytest.mark.parametrize("name", NAMES)
 def test_duckdb(histories, s3, name):
     connection = DuckDB().connection
-    folder = duckdb_extension_httpfs.__path__[0]
-    connection.execute(f"LOAD '{folder}/extensions/v{duckdb.__version__}/httpfs.duckdb_extension'")
-    connection.execute(
-        f"CREATE SECRET (TYPE s3, KEY_ID '{KEY}', SECRET '{SECRET}', REGION 'us-east-1',"
-        f" ENDPOINT '127.0.0.1:{s3.port}', USE_SSL false, URL_STYLE 'path')"
-    )
+    duckdb_secret(connection, s3)
     found = connection.execute(
         f"SELECT _pg_change_type, i, v FROM delta_scan('{histories[name]}') ORDER BY 1"
     ).fetchall()
     assert found == EXPECTED
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_pyarrow(histories, s3, name):
+    found = PYARROW.arrow(histories[name], COLUMNS, storage_options=delta_rs_options(s3))
+    assert sorted(tuple(row.values()) for row in found.to_pylist()) == EXPECTED
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_polars(histories, s3, name):
+    def read():
+        found = POLARS.arrow(histories[name], COLUMNS, storage_options=delta_rs_options(s3))
+        return sorted(tuple(row.values()) for row in found.to_pylist())
+
+    if name == quote(name):
+        assert read() == EXPECTED
+    else:
+        # It escapes the names of the data files a second time.
+        with pytest.raises(FileNotFoundError, match="NoSuchKey"):
+            read()
+
+
+@pytest.fixture
+def spark(s3):
+    if not available():
+        pytest.skip(WHY_NOT)
+    settings = SPARK.session.sparkContext._jsc.hadoopConfiguration()
+    for name, value in {
+        "endpoint": s3.url,
+        "endpoint.region": "us-east-1",
+        "access.key": KEY,
+        "secret.key": SECRET,
+        "path.style.access": "true",
+        "connection.ssl.enabled": "false",
+    }.items():
+        settings.set(f"fs.s3a.{name}", value)
+    return SPARK
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_spark(histories, spark, name):
+    found = spark.arrow("s3a" + histories[name].removeprefix("s3"), COLUMNS)
+    assert sorted(tuple(row.values()) for row in found.to_pylist()) == EXPECTED

@@ -57,10 +57,13 @@ class ClickHouse:
             f"SELECT {names} FROM deltaLakeLocal('{folder}') WHERE {where} "
             "SETTINGS output_format_arrow_string_as_string = 0"
         )
+        return self.query(query, "ArrowTable")
+
+    def query(self, query, form):
         # It reads only what lies below the working directory.
         with contextlib.chdir("/"):
             try:
-                return self.connection.query(query, "ArrowTable")
+                return self.connection.query(query, form)
             except RuntimeError:
                 # What it had put out by then would be in the next answer.
                 self.connection.close()
@@ -71,11 +74,11 @@ class ClickHouse:
 class DuckDB:
     name = "duckdb"
 
-    def __init__(self):
+    def __init__(self, database=":memory:"):
         extension = os.path.join(
             duckdb_extension_delta.__path__[0], "extensions", f"v{duckdb.__version__}", "delta.duckdb_extension"
         )
-        self.connection = duckdb.connect()
+        self.connection = duckdb.connect(str(database))
         self.connection.execute(f"LOAD '{extension}'")
         self.connection.execute("SET TimeZone = 'UTC'")
 

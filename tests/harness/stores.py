@@ -1,5 +1,7 @@
 """Object stores for tests: servers of their own on the loopback."""
 
+import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -7,6 +9,8 @@ import urllib.request
 import uuid
 
 import boto3
+import duckdb
+import duckdb_extension_httpfs
 
 from .feed import Feed
 from .readers import DELTA_RS, read_history
@@ -37,11 +41,7 @@ class S3Server:
     def __init__(self, log):
         self.port = free_port()
         self.log = open(log, "wb")
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)],
-            stdout=self.log,
-            stderr=self.log,
-        )
+        self.process = self.begin()
         wait_for(lambda: answers(self.url), 60, "the S3 server to answer")
         self.client = boto3.client(
             "s3",
@@ -50,6 +50,10 @@ class S3Server:
             aws_secret_access_key=SECRET,
             region_name="us-east-1",
         )
+
+    def begin(self):
+        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
+        return subprocess.Popen(command, stdout=self.log, stderr=self.log)
 
     @property
     def url(self):
@@ -91,6 +95,31 @@ class S3Server:
         self.log.close()
 
 
+def minio():
+    """The program, or None."""
+    return os.environ.get("MINIO") or shutil.which("minio")
+
+
+class MinIO(S3Server):
+    """One that people have. It keeps its objects in a folder, and takes one key alone."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        super().__init__(folder.with_suffix(".log"))
+
+    def begin(self):
+        command = [minio(), "server", self.folder, "--quiet", "--address", f"127.0.0.1:{self.port}"]
+        settings = {
+            "MINIO_ROOT_USER": KEY,
+            "MINIO_ROOT_PASSWORD": SECRET,
+            "MINIO_BROWSER": "off",
+            "MINIO_UPDATE": "off",
+        }
+        # It keeps its certificates and the like in the home folder.
+        settings["HOME"] = str(self.folder)
+        return subprocess.Popen(command, stdout=self.log, stderr=self.log, env={**os.environ, **settings})
+
+
 class StoredFeed(Feed):
     """A feed to a bucket. `destination` is what `start` is given; `url` where that is."""
 
@@ -104,6 +133,26 @@ class StoredFeed(Feed):
 
     def stored_rows(self, table, reader=DELTA_RS, **kwargs):
         return read_history(reader, self.path(table), **kwargs)
+
+
+def delta_rs_options(store):
+    """How delta-rs and Polars get there."""
+    return {
+        "AWS_ENDPOINT_URL": store.url,
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_ACCESS_KEY_ID": KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "AWS_REGION": "us-east-1",
+    }
+
+
+def duckdb_secret(connection, store):
+    folder = duckdb_extension_httpfs.__path__[0]
+    connection.execute(f"LOAD '{folder}/extensions/v{duckdb.__version__}/httpfs.duckdb_extension'")
+    connection.execute(
+        f"CREATE OR REPLACE SECRET (TYPE s3, KEY_ID '{KEY}', SECRET '{SECRET}', REGION 'us-east-1',"
+        f" ENDPOINT '127.0.0.1:{store.port}', USE_SSL false, URL_STYLE 'path')"
+    )
 
 
 def create_server(cluster, name, endpoint, bucket, prefix="bronze", dbname="postgres", **options):
