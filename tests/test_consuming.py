@@ -323,6 +323,32 @@ def test_a_stream_of_a_history_that_is_kept(job, shop):
     assert job.run() == in_postgres(shop)
 
 
+def test_a_stream_and_files_that_are_merged(job, shop):
+    """Each row comes once."""
+    seen = []
+
+    def read():
+        history = SPARK.session.readStream.format("delta").load(str(shop.path("orders")))
+        counted = history.writeStream.foreachBatch(lambda batch, _: seen.append(batch.count()))
+        counted = counted.option("checkpointLocation", f"{job.folder}/counted").trigger(availableNow=True)
+        counted.start().awaitTermination()
+
+    def change(ids):
+        for id in ids:
+            shop.sql(f"INSERT INTO orders VALUES ({id}, 'new', 1)")
+            shop.flush()
+
+    read()
+    change(range(100, 105))
+    shop.sql("SELECT wal2delta.optimize('shop.orders')")
+    change(range(105, 108))
+    read()
+    assert sum(seen) == len(shop.rows("orders"))
+    shop.sql("SELECT wal2delta.optimize('shop.orders')")
+    read()
+    assert sum(seen) == len(shop.rows("orders"))
+
+
 def test_a_stream_and_columns_that_are_renamed(job, shop):
     shop.sql("ALTER TABLE orders ADD note text")
     shop.flush()

@@ -304,24 +304,27 @@ impl Feeds {
     }
 
     /// Asks for commits of the tables whose interval is over, and of those with changes from before
-    /// the LSN that `flush` asks for.
-    pub fn flush_due(&mut self, asked: Option<u64>) {
+    /// the LSN that `flush` asks for. Returns the time until the next interval is over.
+    pub fn flush_due(&mut self, asked: Option<u64>) -> Option<Duration> {
         let now = Instant::now();
-        let due: Vec<u32> = self
-            .tables
-            .values()
-            .filter(|table| match &table.state {
-                State::Streaming(stream) => stream.pending.is_some_and(|pending| {
-                    asked.is_some_and(|lsn| pending.first < lsn)
-                        || now >= pending.came + self.interval(table)
-                }),
-                _ => false,
-            })
-            .map(|table| table.oid)
-            .collect();
+        let mut due = Vec::new();
+        let mut next: Option<Instant> = None;
+        for table in self.tables.values() {
+            if let State::Streaming(stream) = &table.state
+                && let Some(pending) = stream.pending
+            {
+                let over = pending.came + self.interval(table);
+                if over <= now || asked.is_some_and(|lsn| pending.first < lsn) {
+                    due.push(table.oid);
+                } else {
+                    next = Some(next.map_or(over, |next| next.min(over)));
+                }
+            }
+        }
         for oid in due {
             self.flush_table(oid);
         }
+        next.map(|next| next - now)
     }
 }
 

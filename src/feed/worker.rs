@@ -20,7 +20,7 @@ use crate::shared;
 
 /// Time that decoding may take before the main loop looks after other things.
 const SLICE: Duration = Duration::from_millis(50);
-/// Pause of an idle loop; new WAL is found after it.
+/// Longest pause of an idle loop; new WAL is found after it.
 const IDLE: Duration = Duration::from_millis(100);
 /// Pause while somebody waits, or the next commit is near.
 const SOON: Duration = Duration::from_millis(5);
@@ -379,10 +379,12 @@ impl Worker {
                 return End::Redecode;
             }
             let asked = self.flush_asked();
-            self.feeds.flush_due(asked);
+            let next_flush = self.feeds.flush_due(asked);
             self.confirm(asked.is_some() || self.flush_waits());
             if at_end {
-                process::wait(self.pause(asked.is_some()));
+                let pause = self.pause(asked.is_some());
+                let until_flush = next_flush.map(|next| next.max(Duration::from_millis(1)));
+                process::wait(pause.min(until_flush.unwrap_or(pause)));
             }
         }
     }
@@ -483,7 +485,8 @@ impl Worker {
                 (self.feeds.shortest_interval() / 20).clamp(SOON, IDLE)
             }
             None if self.feeds.writes() => Duration::from_millis(20),
-            None => IDLE,
+            // New WAL is found in time for the interval.
+            None => (self.feeds.shortest_interval() / 2).clamp(SOON, IDLE),
         }
     }
 }
