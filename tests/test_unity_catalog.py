@@ -487,15 +487,20 @@ def test_catalog_is_down_until_its_credentials_have_run_out(vended):
     """As long as they are valid the feed goes on; it goes on again once there are others."""
     feed, proxy, store = vended
     table = f"{feed.schema}_t"
-    proxy.gives(KEY, SECRET, life=8)
+    proxy.gives(KEY, SECRET, life=16)
     feed.start()
     write_for(feed, proxy, store, table, seconds=2)
     feed.wait_for_status(table, "STREAMING")
     proxy.refused = (503, "UNAVAILABLE", "Try again.")
     ends = proxy.given[-1][2]
+    # In their last quarter others are asked for; meanwhile they are still used.
+    wait_for(lambda: time.time() > ends - 3.5, 20, "their last quarter")
+    asked = len(proxy.calls("POST /temporary"))
     feed.sql(f"INSERT INTO {table} VALUES (-1)")
     feed.flush()
     assert time.time() < ends
+    assert len(proxy.calls("POST /temporary")) == asked + 1
+    assert feed.view(table)["status"] == "STREAMING"
     wait_for(lambda: time.time() > ends, 20, "the credentials to run out")
     store.expired_tokens.update(token for token, *_ in proxy.given)
     feed.sql(f"INSERT INTO {table} VALUES (-2)")

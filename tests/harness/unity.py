@@ -48,7 +48,8 @@ class UnityServer:
             f"managed_storage_root: file://{managed}\n"
         )
         self.log = open(folder / "log", "wb")
-        subprocess.run([unity_server(), "migrate", "--config", self.config], check=True, stdout=self.log, stderr=self.log)
+        migrate = [unity_server(), "migrate", "--config", self.config]
+        subprocess.run(migrate, check=True, stdout=self.log, stderr=self.log)
         self.start()
         self.call("POST", "/catalogs", {"name": CATALOG})
         self.call("POST", "/schemas", {"name": SCHEMA, "catalog_name": CATALOG})
@@ -57,10 +58,9 @@ class UnityServer:
         self.location("disk", f"file://{root}")
 
     def start(self):
+        place = ["--config", self.config, "--host", "127.0.0.1", "--port", str(self.port)]
         self.process = subprocess.Popen(
-            [unity_server(), "serve", "--config", self.config, "--host", "127.0.0.1", "--port", str(self.port), "--no-ui"],
-            stdout=self.log,
-            stderr=self.log,
+            [unity_server(), "serve", *place, "--no-ui"], stdout=self.log, stderr=self.log
         )
         wait_for(lambda: answers(f"{self.url}/health"), 60, "the catalog to answer")
 
