@@ -5,6 +5,7 @@ import hashlib
 import re
 from pathlib import Path
 
+from harness.deltalog import DeltaLog
 from harness.readers import DELTA_RS, READERS, read_columns
 
 MEGABYTE = 1 << 20
@@ -62,6 +63,27 @@ def test_a_large_snapshot(feed):
     first = min(order for _, order, _ in found)
     assert sorted(order for _, order, _ in found) == list(range(first, first + 300000))
     assert {lsn for *_, lsn in found} == {first}
+
+
+def test_large_files_are_merged(feed):
+    """Into one that is larger than all the memory allowed."""
+    feed.table("wide (id int, body text)")
+    feed.sql("INSERT INTO wide VALUES (0, 'first')")
+    feed.start()
+    feed.flush()
+    worker = feed.cluster.wait_for_feed_worker()
+    for part in range(9):
+        feed.sql(
+            "INSERT INTO wide SELECT i, (SELECT string_agg(md5(i || ' ' || n), '') FROM generate_series(1, 32) n) "
+            f"FROM generate_series({part * 20000 + 1}, {part * 20000 + 20000}) i"
+        )
+        feed.flush("180 s")
+    feed.conn.execute("SELECT wal2delta.optimize(%s::regclass)", [f"{feed.schema}.wide"])
+    same_worker_below_limit(feed, worker)
+    files = DeltaLog(feed.path("wide")).active().values()
+    assert max(file["size"] for file in files) > 64 * MEGABYTE
+    found = read_columns(DELTA_RS, feed.path("wide"), ["id", "_sort_by"])
+    assert [id for id, _ in sorted(found, key=lambda row: row[1])] == list(range(180001))
 
 
 def test_large_rows(make_cluster, make_feed):
