@@ -3,7 +3,7 @@
 import psycopg
 import pytest
 from harness.azure import ACCOUNT, ACCOUNT_KEY, AzureServer, azurite
-from harness.stores import StoredFeed
+from harness.stores import StoredFeed, check_upkeep
 
 pytestmark = pytest.mark.skipif(azurite() is None, reason="no Azurite: set AZURITE to its azurite-blob")
 
@@ -43,7 +43,7 @@ def test_snapshot_and_changes(shop, azure):
     # Goes on after its worker has ended.
     shop.cluster.terminate_feed_worker()
     shop.sql("INSERT INTO t SELECT i, 'x' FROM generate_series(1000, 1010) i")
-    shop.check("t")
+    check_upkeep(shop, shop.cluster)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from harness.fault_proxy import FaultProxy
-from harness.stores import S3Server, StoredFeed
+from harness.stores import S3Server, StoredFeed, check_upkeep
 
 ACCOUNT = "feeds@shop.example"
 
@@ -61,6 +61,7 @@ def test_snapshot_and_changes(shop, s3):
     shop.sql("DELETE FROM t WHERE i > 90")
     shop.check("t")
     assert any("checkpoint.parquet" in key for key in s3.keys(shop.bucket))
+    check_upkeep(shop, shop.cluster)
 
 
 def test_bad_input(shop):

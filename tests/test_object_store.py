@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from harness.deltalog import DeltaLog
 from harness.fault_proxy import CLOCK_IS_OFF, FORBIDDEN, NO_BUCKET, SLOW_DOWN, FaultProxy
-from harness.stores import KEY, SECRET, S3Server, StoredFeed, alter_mapping, create_mapping, create_server
+from harness.stores import KEY, SECRET, S3Server, StoredFeed, alter_mapping, check_upkeep, create_mapping, create_server
 
 
 @pytest.fixture(scope="session")
@@ -98,7 +98,7 @@ def test_two_feeds_and_many_versions(shop, cluster, s3, tmp_path):
     assert any("checkpoint.parquet" in key for key in s3.keys(shop.bucket))
     cluster.terminate_feed_worker()
     fill(shop, 10_000, 10)
-    shop.check("t")
+    check_upkeep(shop, cluster)
     other = StoredFeed(cluster, shop.schema + "_2", s3, shop.bucket, tmp_path, destination=shop.destination)
     try:
         other.table("u (i int)")

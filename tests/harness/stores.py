@@ -170,3 +170,25 @@ def create_mapping(cluster, name, role="CURRENT_USER", key=KEY, secret=SECRET, d
 def alter_mapping(cluster, name, role="CURRENT_USER", **options):
     listed = ", ".join(f"SET {key} '{value}'" for key, value in options.items())
     cluster.sql(f"ALTER USER MAPPING FOR {role} SERVER {name} OPTIONS ({listed})")
+
+
+def check_upkeep(feed, cluster):
+    """Small files of the table `t` become one, and what nobody needs goes from the store."""
+    rows = feed.check("t")
+    optimize = "SELECT wal2delta.optimize(%s::regclass)"
+    cluster.sql("ALTER SYSTEM SET wal2delta.log_retention = 0")
+    cluster.sql("SELECT pg_reload_conf()")
+    try:
+        wait_for(lambda: feed.value("SHOW wal2delta.log_retention") == "0", 20, "the setting")
+        # What the first call has merged is old when the second one comes.
+        for _ in range(2):
+            feed.conn.execute(optimize, [f"{feed.schema}.t"])
+    finally:
+        cluster.sql("ALTER SYSTEM RESET wal2delta.log_retention")
+        cluster.sql("SELECT pg_reload_conf()")
+    keys = feed.store.keys(feed.bucket, f"{feed.prefix}/lb_t_history/")
+    names = [key.removeprefix(f"{feed.prefix}/lb_t_history/") for key in keys]
+    assert sum(name.endswith(".parquet") and "_delta_log" not in name for name in names) == 1, names
+    assert sum(name.endswith(".json") for name in names) <= 2, names
+    feed.mirrors = feed.mirrors / "after"
+    assert feed.stored_rows("t") == rows
