@@ -170,6 +170,22 @@ def test_overlap(cluster, lake, proxy, tmp_path):
     cluster.sql("DROP SERVER inner_lake CASCADE; DROP SCHEMA other")
 
 
+def test_inside_a_destination_of_somebody_else(cluster, lake, s3):
+    """Another database's, or another server's: only the marker tells."""
+    s3.client.put_object(Bucket=lake[1], Key="bronze/.wal2delta-destination", Body=b"")
+    cluster.sql(f"ALTER SERVER {lake[0]} OPTIONS (SET url 's3://{lake[1]}/bronze/a/b')")
+    start(cluster, lake[0], says=f'lies inside "s3://{lake[1]}/bronze"', hint="beside", state="22023")
+    cluster.sql(f"ALTER SERVER {lake[0]} OPTIONS (SET url 's3://{lake[1]}/bronze')")
+    cluster.sql("SELECT wal2delta.start('sales', %s)", [lake[0]])
+
+
+def test_inside_a_folder_with_histories(cluster, lake):
+    outer = cluster.folder_for("outer")
+    (outer / "lb_t_history" / "_delta_log").mkdir(parents=True)
+    start(cluster, f"{outer}/a/b", says=f'lies inside "{outer}"', hint="beside", state="22023")
+    start(cluster, f"{outer}/lb_t_history/a", says="lies inside", hint="beside", state="22023")
+
+
 # --- whose
 
 

@@ -236,6 +236,7 @@ def test_the_log_of_a_table_that_is_altered_is_cleaned_up(make_cluster, make_fee
         feed.flush()
         return until()
 
+    commits(lambda: None)
     for change in changes:
         feed.sql(change)
         first = min(path.name for path in log.glob("*.json"))

@@ -13,8 +13,8 @@ use object_store::prefix::PrefixStore;
 use crate::lake::access::Access;
 use crate::lake::answer::CONDITIONAL_HINT;
 use crate::lake::connection::{BucketStore, Connection};
-use crate::lake::destination::{is_foreign, not_history};
-use crate::lake::error::LakeError;
+use crate::lake::destination::{inside_another, is_foreign, not_history};
+use crate::lake::error::{ErrorKind, LakeError};
 use crate::lake::location::Location;
 use crate::lake::store::TableStore;
 
@@ -89,6 +89,7 @@ impl Bucket {
     pub(crate) async fn prepare(&self) -> Result<(), LakeError> {
         let root = self.store("")?;
         self.check_entries(&root).await?;
+        self.check_outer().await?;
         self.write_marker(&root).await?;
         self.check_marker(&root).await
     }
@@ -141,6 +142,24 @@ impl Bucket {
                 self.location.join(MARKER)
             ))),
         }
+    }
+
+    /// That it lies in no other destination. Where the credentials do not lead, nothing is known of one.
+    async fn check_outer(&self) -> Result<(), LakeError> {
+        let outers = std::iter::successors(self.location.outer(), Location::outer);
+        for outer in outers {
+            let bucket = Bucket {
+                location: outer.clone(),
+                ..self.clone()
+            };
+            match bucket.store("")?.get(&Path::from(MARKER)).await {
+                Ok(None) => {}
+                Ok(Some(_)) => return Err(inside_another(&self.location, &outer.to_string())),
+                Err(error) if error.kind() == ErrorKind::Denied => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     async fn check_entries(&self, root: &TableStore) -> Result<(), LakeError> {

@@ -188,6 +188,16 @@ pub(crate) fn not_history(destination: &dyn fmt::Display, name: &str) -> LakeErr
     )
 }
 
+/// The error that a destination lies in one that is in use already, of whichever database.
+pub(crate) fn inside_another(destination: &dyn fmt::Display, outer: &str) -> LakeError {
+    LakeError::config(
+        format!(
+            "destination \"{destination}\" lies inside \"{outer}\", which holds history tables"
+        ),
+        "Give a folder that lies beside it, or the very same one.",
+    )
+}
+
 fn is_scheme(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_alphabetic())
         && text

@@ -10,7 +10,7 @@ use std::time::Duration;
 use url::Url;
 use uuid::Uuid;
 
-use crate::lake::destination::{OWN_FILE_PREFIX, is_foreign, not_history};
+use crate::lake::destination::{OWN_FILE_PREFIX, inside_another, is_foreign, not_history};
 use crate::lake::error::LakeError;
 use crate::lake::local::{DurableStore, create_folders, sync_folder};
 use crate::lake::location::URL_FORMS;
@@ -96,8 +96,9 @@ impl Folder {
     /// is not used for anything else. Blocks on the disk.
     ///
     /// # Errors
-    /// As [`Folder::check`]; also if the folder cannot be created.
+    /// As [`Folder::check`]; also if the folder cannot be created, or lies in another destination.
     pub(crate) fn prepare(&self) -> Result<(), LakeError> {
+        self.check_outer()?;
         match fs::metadata(&self.folder) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 create_folders(&self.folder)
@@ -137,6 +138,24 @@ impl Folder {
         fs::write(&probe, b"")
             .and_then(|()| fs::remove_file(&probe))
             .map_err(|error| LakeError::io(&format!("write to destination \"{self}\""), &error))
+    }
+
+    /// That it lies in no other destination. A folder that may not be listed is none of this server's.
+    fn check_outer(&self) -> Result<(), LakeError> {
+        for outer in self.folder.ancestors().skip(1) {
+            let Ok(entries) = fs::read_dir(outer) else {
+                continue;
+            };
+            let mut names = entries.filter_map(|entry| Some(entry.ok()?.path()));
+            let history = |path: &PathBuf| {
+                let name = path.file_name().and_then(|name| name.to_str());
+                name.is_some_and(|name| name.starts_with("lb_")) && path.join("_delta_log").is_dir()
+            };
+            if names.any(|path| history(&path)) {
+                return Err(inside_another(self, &outer.display().to_string()));
+            }
+        }
+        Ok(())
     }
 
     fn check_entries(&self) -> Result<(), LakeError> {

@@ -119,6 +119,18 @@ impl Location {
         })
     }
 
+    /// The folder that it is in; `None` if it is the whole bucket.
+    pub(crate) fn outer(&self) -> Option<Location> {
+        if self.prefix.is_empty() {
+            return None;
+        }
+        let prefix = self.prefix.rsplit_once('/').map_or("", |(outer, _)| outer);
+        Some(Location {
+            prefix: prefix.to_owned(),
+            ..self.clone()
+        })
+    }
+
     /// Azure's account, if the URL names it.
     pub(crate) fn account(&self) -> Option<&str> {
         self.host.as_deref()?.split('.').next()
