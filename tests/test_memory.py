@@ -60,9 +60,9 @@ def test_a_large_snapshot(feed):
     same_worker_below_limit(feed, worker)
     found = read_columns(DELTA_RS, feed.path("wide"), ["id", "_sort_by", "_pg_lsn"])
     assert sorted(id for id, *_ in found) == list(range(1, 300001))
-    first = min(order for _, order, _ in found)
-    assert sorted(order for _, order, _ in found) == list(range(first, first + 300000))
-    assert {lsn for *_, lsn in found} == {first}
+    # There are gaps if two workers have shared the copy.
+    assert len({order for _, order, _ in found}) == 300000
+    assert {lsn for *_, lsn in found} == {min(order for _, order, _ in found)}
 
 
 def test_large_files_are_merged(feed):
