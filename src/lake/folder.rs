@@ -98,9 +98,10 @@ impl Folder {
     /// # Errors
     /// As [`Folder::check`]; also if the folder cannot be created, or lies in another destination.
     pub(crate) fn prepare(&self) -> Result<(), LakeError> {
-        self.check_outer()?;
         match fs::metadata(&self.folder) {
+            Ok(found) if found.is_dir() => self.check_outer()?,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                self.check_outer()?;
                 create_folders(&self.folder)
                     .map_err(|error| LakeError::io(&format!("create folder \"{self}\""), &error))?;
             }

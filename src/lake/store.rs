@@ -277,11 +277,8 @@ impl TableStore {
         ))
     }
 
-    /// Shows the files of the log, in the order of their names, until `take` says that it wants no more.
-    pub(crate) async fn list_log(
-        &self,
-        mut take: impl FnMut(ObjectMeta) -> bool,
-    ) -> Result<(), LakeError> {
+    /// Shows the files of the log, in the order of their names.
+    pub(crate) async fn list_log(&self, mut take: impl FnMut(ObjectMeta)) -> Result<(), LakeError> {
         let folder = Path::from(LOG_FOLDER);
         let doing = self.doing("list", &folder);
         let mut files = self.store.list(Some(&folder));
@@ -290,9 +287,7 @@ impl TableStore {
             .await?
             .map_err(|error| LakeError::store(&doing, &error))?
         {
-            if !take(file) {
-                break;
-            }
+            take(file);
         }
         Ok(())
     }

@@ -21,25 +21,33 @@ use crate::lake::store::TableStore;
 /// Commits that are read at the same time.
 const COMMITS_AT_ONCE: usize = 8;
 
-/// Removes what only versions need that were followed by another one before `cutoff_ms`, in milliseconds
-/// since 1970 by the store's clock.
+/// Parts of the retention: the last ones keep all checkpoints, of the earlier ones each keeps one.
+const PARTS: i64 = 24;
+const PARTS_WITH_ALL: i64 = 3;
+
+/// Removes what only versions need that were followed by another one before `retention_ms` ago, in
+/// milliseconds by the store's clock, and most of the older checkpoints: all versions can be read without.
 ///
 /// # Errors
 /// Kind `Conflict` if a checkpoint is not right: then nothing was removed.
 pub(super) async fn clean_log(
     store: &TableStore,
     kernels: &Semaphore,
-    cutoff_ms: i64,
+    now_ms: i64,
+    retention_ms: i64,
 ) -> Result<(), LakeError> {
-    let entries = entries_until(store, cutoff_ms).await?;
-    let Some(plan) = Plan::new(&entries) else {
-        return Ok(());
-    };
-    compare(store, kernels, plan.before, plan.checkpoint).await?;
-    if plan.removed.contains(&commit_path(0)) {
-        keep_source(store, kernels).await?;
+    let mut entries = entries(store).await?;
+    if let Some(plan) = Plan::new(&entries, now_ms - retention_ms) {
+        compare(store, kernels, plan.before, plan.checkpoint).await?;
+        if plan.removed.contains(&commit_path(0)) {
+            keep_source(store, kernels).await?;
+        }
+        store.delete_files(plan.removed).await?;
+        entries.retain(|entry| entry.version >= plan.checkpoint);
     }
-    store.delete_files(plan.removed).await
+    let part_ms = retention_ms / PARTS;
+    let spare = spare_checkpoints(&entries, now_ms - PARTS_WITH_ALL * part_ms, part_ms);
+    store.delete_files(spare).await
 }
 
 /// A file of the log that belongs to a version.
@@ -48,6 +56,8 @@ struct Entry {
     path: Path,
     version: u64,
     kind: Kind,
+    /// When it was written, in milliseconds since 1970.
+    written_ms: i64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,7 +68,7 @@ enum Kind {
 }
 
 impl Entry {
-    fn new(path: Path) -> Option<Entry> {
+    fn new(path: Path, written_ms: i64) -> Option<Entry> {
         let name = path.filename().filter(|_| path.parts_count() == 2)?;
         let (version, suffix) = name.split_at_checked(20)?;
         let version = version.parse().ok()?;
@@ -73,25 +83,51 @@ impl Entry {
             path,
             version,
             kind,
+            written_ms,
         })
     }
 }
 
-/// The log's files in the order of their versions, up to the first commit that is younger.
-async fn entries_until(store: &TableStore, cutoff_ms: i64) -> Result<Vec<Entry>, LakeError> {
+/// The log's files in the order of their versions.
+async fn entries(store: &TableStore) -> Result<Vec<Entry>, LakeError> {
     let mut entries = Vec::new();
-    let young = |meta: &ObjectMeta| meta.last_modified.timestamp_millis() >= cutoff_ms;
-    store
-        .list_log(|meta| {
-            let entry = Entry::new(meta.location.clone());
-            let last = entry
-                .as_ref()
-                .is_some_and(|entry| entry.kind == Kind::Commit && young(&meta));
-            entries.extend(entry);
-            !last
-        })
-        .await?;
+    let take = |meta: ObjectMeta| {
+        entries.extend(Entry::new(
+            meta.location,
+            meta.last_modified.timestamp_millis(),
+        ));
+    };
+    store.list_log(take).await?;
     Ok(entries)
+}
+
+/// Checkpoints that were written before a time, one of each part of it left out, and the newest one. None if
+/// the commits between the log's beginning and its end are not all there.
+fn spare_checkpoints(entries: &[Entry], before_ms: i64, part_ms: i64) -> Vec<Path> {
+    let of = |kind: Kind| entries.iter().filter(move |entry| entry.kind == kind);
+    let commits: Vec<u64> = of(Kind::Commit).map(|entry| entry.version).collect();
+    let begins = of(Kind::Checkpoint)
+        .map(|entry| entry.version)
+        .min()
+        .into_iter()
+        .chain(commits.first().copied().filter(|first| *first == 0))
+        .min();
+    let whole = commits.windows(2).all(|pair| pair[0] + 1 == pair[1]);
+    if !whole || begins.is_none() || commits.first() > begins.as_ref() {
+        return Vec::new();
+    }
+    let mut kept_ms = None;
+    let mut spare = Vec::new();
+    let newest = of(Kind::Checkpoint).map(|entry| entry.version).max();
+    for entry in of(Kind::Checkpoint) {
+        let close = kept_ms.is_some_and(|kept_ms| entry.written_ms - kept_ms < part_ms);
+        if close && entry.written_ms < before_ms && Some(entry.version) != newest {
+            spare.push(entry.path.clone());
+        } else {
+            kept_ms = Some(entry.written_ms);
+        }
+    }
+    spare
 }
 
 /// What is to be removed.
@@ -106,11 +142,13 @@ struct Plan {
 }
 
 impl Plan {
-    /// For the files of a log up to the first commit that must stay, or the last one; `None` if there is
-    /// nothing to remove.
-    fn new(entries: &[Entry]) -> Option<Plan> {
+    /// The first version that stays is that of the first commit that was not written before a time, or the
+    /// last one. `None` if there is nothing to remove.
+    fn new(entries: &[Entry], cutoff_ms: i64) -> Option<Plan> {
         let of = |kind: Kind| entries.iter().filter(move |entry| entry.kind == kind);
-        let stays = of(Kind::Commit).next_back()?.version;
+        let mut commits = of(Kind::Commit);
+        let young = commits.clone().find(|entry| entry.written_ms >= cutoff_ms);
+        let stays = young.or(commits.next_back())?.version;
         let checkpoints = of(Kind::Checkpoint).map(|entry| entry.version);
         let checkpoint = checkpoints.clone().filter(|it| *it <= stays).max()?;
         let removed = entries.iter().filter(|entry| entry.version < checkpoint);

@@ -328,9 +328,10 @@ impl Keeper {
             |duration: Duration| begun_ms - i64::try_from(duration.as_millis()).unwrap_or(i64::MAX);
         if let Some(retention) = settings.retention.filter(|_| due.log) {
             let cutoff_ms = before(retention);
-            let files = LogFiles::newest(&self.store, &self.shared.kernels).await?;
+            let kernels = &self.shared.kernels;
+            let files = LogFiles::newest(&self.store, kernels).await?;
             remove_files::remove_expired(&self.store, &files, cutoff_ms).await?;
-            clean_log::clean_log(&self.store, &self.shared.kernels, cutoff_ms).await?;
+            clean_log::clean_log(&self.store, kernels, begun_ms, begun_ms - cutoff_ms).await?;
         }
         if let Some(age) = settings.orphan_retention.filter(|_| due.orphans) {
             remove_files::remove_orphans(&self.store, &self.shared.kernels, before(age)).await?;
