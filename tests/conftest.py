@@ -5,7 +5,9 @@ import zlib
 
 import pytest
 from harness.cluster import Clusters
+from harness.fault_proxy import FaultProxy
 from harness.feed import Feed
+from harness.stores import KEY, SECRET, S3Server
 
 
 def pytest_addoption(parser):
@@ -93,6 +95,22 @@ def schema_name(request):
 def seed(request):
     given = request.config.getoption("--seed")
     return random.randrange(2**31) if given is None else given
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory):
+    """An S3 server of the module's own."""
+    server = S3Server(tmp_path_factory.mktemp("s3") / "log")
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def proxy(s3):
+    """What stands before it, where faults are wanted; it knows one key."""
+    proxy = FaultProxy(s3.port, keys={KEY: SECRET})
+    yield proxy
+    proxy.close()
 
 
 # A failing test shows what the servers logged while it ran; a crash in the log

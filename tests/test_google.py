@@ -9,16 +9,9 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from harness.fault_proxy import FaultProxy
-from harness.stores import S3Server, StoredFeed, check_upkeep
+from harness.stores import StoredFeed, check_upkeep
 
 ACCOUNT = "feeds@shop.example"
-
-
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory):
-    server = S3Server(tmp_path_factory.mktemp("s3") / "log")
-    yield server
-    server.close()
 
 
 @pytest.fixture(scope="module")

@@ -14,21 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from harness.fault_proxy import FORBIDDEN, FaultProxy
-from harness.stores import KEY, SECRET, S3Server, StoredFeed, create_mapping, create_server
-
-
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory):
-    server = S3Server(tmp_path_factory.mktemp("s3") / "log")
-    yield server
-    server.close()
-
-
-@pytest.fixture
-def proxy(s3):
-    proxy = FaultProxy(s3.port, keys={KEY: SECRET})
-    yield proxy
-    proxy.close()
+from harness.stores import KEY, SECRET, StoredFeed, create_mapping, create_server
 
 
 @pytest.fixture

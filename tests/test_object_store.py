@@ -10,21 +10,7 @@ from pathlib import Path
 import pytest
 from harness.deltalog import DeltaLog
 from harness.fault_proxy import CLOCK_IS_OFF, FORBIDDEN, NO_BUCKET, SLOW_DOWN, FaultProxy
-from harness.stores import KEY, SECRET, S3Server, StoredFeed, alter_mapping, check_upkeep, create_mapping, create_server
-
-
-@pytest.fixture(scope="session")
-def s3(tmp_path_factory):
-    server = S3Server(tmp_path_factory.mktemp("s3") / "log")
-    yield server
-    server.close()
-
-
-@pytest.fixture
-def proxy(s3):
-    proxy = FaultProxy(s3.port, keys={KEY: SECRET})
-    yield proxy
-    proxy.close()
+from harness.stores import KEY, SECRET, StoredFeed, alter_mapping, check_upkeep, create_mapping, create_server
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from harness.spark import SPARK, WHY_NOT, available
 from harness.stores import (
     KEY,
     SECRET,
-    S3Server,
     StoredFeed,
     create_mapping,
     create_server,
@@ -20,13 +19,6 @@ from harness.stores import (
 )
 
 NAMES = ["t", "Ü {b}/c~d", "a b%c"]
-
-
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory):
-    server = S3Server(tmp_path_factory.mktemp("s3") / "log")
-    yield server
-    server.close()
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from harness.fault_proxy import FaultProxy
 from harness.feed import Feed
-from harness.stores import KEY, SECRET, S3Server, StoredFeed, create_server
+from harness.stores import KEY, SECRET, StoredFeed, create_server
 from harness.unity import CATALOG, SCHEMA, TOKEN, CatalogProxy, UnityServer, columns, unity_server
 from harness.waiting import wait_for
 
@@ -30,13 +30,6 @@ def proxy(unity):
     proxy = CatalogProxy(unity.port)
     yield proxy
     proxy.close()
-
-
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory):
-    server = S3Server(tmp_path_factory.mktemp("s3") / "log")
-    yield server
-    server.close()
 
 
 def options(**values):

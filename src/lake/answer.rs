@@ -74,7 +74,7 @@ pub(crate) fn explain(error: &object_store::Error, access: &Access, at: &Locatio
     };
     let text = code.and_then(|_| element(&told, "Message"));
     let said = match text {
-        Some(text) => format!("{said}: {}", shortened(text)),
+        Some(text) => format!("{said}: {}", shortened(text, MAX_TEXT)),
         None => said,
     };
     let said = access.redact(said);
@@ -218,14 +218,15 @@ fn transport(error: &(dyn StdError + 'static)) -> String {
         true => "the store's address is not known: ",
         false => "",
     };
-    format!("{place}{}", shortened(text.trim_end_matches('.')))
+    format!("{place}{}", shortened(text.trim_end_matches('.'), MAX_TEXT))
 }
 
-fn shortened(text: &str) -> String {
+/// A server's text as it may be shown: on one line, of so many characters at most.
+pub(crate) fn shortened(text: &str, most: usize) -> String {
     let text: String = text
         .chars()
         .map(|c| if c.is_control() { ' ' } else { c })
-        .take(MAX_TEXT)
+        .take(most)
         .collect();
     text.trim().trim_end_matches('.').to_owned()
 }

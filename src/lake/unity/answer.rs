@@ -6,6 +6,7 @@ use std::error::Error as StdError;
 use reqwest::StatusCode;
 use serde_json::Value;
 
+use crate::lake::answer::shortened;
 use crate::lake::error::{ErrorKind, LakeError, chain_text};
 use crate::lake::unity::Catalog;
 
@@ -73,7 +74,7 @@ impl Answer {
         }
         let said = self.said().unwrap_or_default();
         let message = format!("{doing}: {catalog} answers {}{said}", self.status);
-        let message = shortened(&catalog.redact(message));
+        let message = shortened(&catalog.redact(message), MAX_TEXT);
         let (kind, hint) = match self.status {
             StatusCode::UNAUTHORIZED => (ErrorKind::Denied, token_hint(catalog).to_owned()),
             StatusCode::FORBIDDEN => (ErrorKind::Denied, RIGHTS.to_owned()),
@@ -132,19 +133,11 @@ pub(crate) fn unreachable(catalog: &Catalog, error: &reqwest::Error) -> LakeErro
         (_, true) => format!("its address is not known: {last}"),
         _ => last.to_string(),
     };
-    let said = shortened(&catalog.redact(format!("could not reach {catalog}: {why}")));
+    let said = catalog.redact(format!("could not reach {catalog}: {why}"));
+    let said = shortened(&said, MAX_TEXT);
     LakeError::of(
         ErrorKind::Transient,
         said,
         "Check that the catalog can be reached from the database server, and the options catalog_url and proxy_url.",
     )
-}
-
-fn shortened(text: &str) -> String {
-    let text: String = text
-        .chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .take(MAX_TEXT)
-        .collect();
-    text.trim().trim_end_matches('.').to_owned()
 }
