@@ -17,7 +17,6 @@ from contextlib import closing
 import psycopg
 import pytest
 from harness import fail_points
-from harness.cluster import process_state
 from harness.deltalog import DeltaLog
 from harness.fail_points import FailPoints
 from harness.waiting import wait_for
@@ -108,19 +107,10 @@ def test_a_worker_is_killed__pg_background_110(own_kv):
     own_kv.sql("INSERT INTO kv VALUES (3, 'c')")
     worker = own_kv.cluster.wait_for_feed_worker()
     os.kill(worker, signal.SIGKILL)
-    come_back(own_kv)
+    own_kv.come_back()
     assert own_kv.cluster.wait_for_feed_worker() != worker
     own_kv.sql("INSERT INTO kv VALUES (4, 'd')")
     assert values(own_kv.events("kv")) == [(1, "a"), (2, "b"), (3, "c"), (4, "d")]
-
-
-def come_back(feed):
-    """Waits until the server has ended all sessions because of a killed
-    process, and accepts new ones."""
-    session = feed.conn.info.backend_pid
-    wait_for(lambda: process_state(session) is None, 20, "the server to end its sessions")
-    feed.cluster.wait_for_connections()
-    feed.reconnect()
 
 
 def kill_at(point, feed, points):
@@ -129,7 +119,7 @@ def kill_at(point, feed, points):
     with pytest.raises(psycopg.OperationalError):
         feed.flush()
     assert not points.armed()
-    come_back(feed)
+    feed.come_back()
 
 
 @needs_fail_points

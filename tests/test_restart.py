@@ -1,6 +1,9 @@
 """Servers and workers that end in the midst of a load: nothing twice, nothing
 missing, and the feed goes on by itself."""
 
+import os
+import signal
+
 import pytest
 from harness.load import Load
 from harness.waiting import wait_for
@@ -20,11 +23,6 @@ def streaming(make_cluster, make_feed):
     feed.start()
     feed.flush()
     return feed
-
-
-def reconnect(feed):
-    feed.conn.close()
-    feed.conn = feed.cluster.connect()
 
 
 def grown(feed, table):
@@ -60,7 +58,7 @@ def test_the_server_ends_in_the_midst_of_a_load(streaming, end):
             cluster.kill() if end == "kill" else cluster.stop(end)
             cluster.start()
             load.wait_for_transactions(20)
-    reconnect(streaming)
+    streaming.reconnect()
     check_all(streaming)
 
 
@@ -72,7 +70,7 @@ def test_what_was_written_while_no_worker_ran(streaming):
     streaming.sql("INSERT INTO one VALUES (1001, 1, 'late')")
     streaming.cluster.stop("immediate")
     streaming.cluster.start()
-    reconnect(streaming)
+    streaming.reconnect()
     streaming.sql("UPDATE one SET n = 2 WHERE id = 1001")
     assert streaming.events("one")[500:] == [
         ("insert", (1001, 1, "late")),
@@ -120,7 +118,7 @@ def test_no_event_of_a_new_table_is_lost(streaming, end, between):
     else:
         streaming.cluster.stop("immediate")
         streaming.cluster.start()
-        reconnect(streaming)
+        streaming.reconnect()
     streaming.cluster.wait_for_feed_worker()
     streaming.sql("DELETE FROM young")
     changes = ["insert", "update_preimage", "update_postimage", "delete"]
@@ -134,7 +132,7 @@ def test_a_prepared_transaction_outlives_a_restart(streaming):
     streaming.sql("INSERT INTO one VALUES (1002, 1, 'between')")
     streaming.flush()
     streaming.cluster.restart("immediate")
-    reconnect(streaming)
+    streaming.reconnect()
     streaming.sql("COMMIT PREPARED 'p'")
     assert [values[0] for _, values in streaming.events("one")[500:]] == [1002, 1001]
 
@@ -159,5 +157,63 @@ def test_a_fast_stop_does_not_wait_for_the_feed(streaming):
         load.wait_for_transactions(50)
         streaming.cluster.stop("fast", timeout=10)
         streaming.cluster.start()
-    reconnect(streaming)
+    streaming.reconnect()
     check_all(streaming)
+
+
+def confirm_all(feed):
+    """The slot has passed everything so far."""
+    until = feed.value("SELECT pg_current_wal_insert_lsn()")
+    feed.flush()
+    passed = "SELECT confirmed_flush_lsn >= %s::pg_lsn FROM pg_replication_slots"
+    wait_for(lambda: feed.value(passed, [until]), 20, f"the slot to pass {until}")
+
+
+def test_a_transaction_older_than_the_slots_point_comes_first(streaming):
+    """It began before the tables were made that it changes last, and is the first that a new worker finds."""
+    long = streaming.session(autocommit=False)
+    long.execute("INSERT INTO one VALUES (2001, 0, 'early')")
+    for table in ("young (id bigint PRIMARY KEY, n int)", "low (id bigint PRIMARY KEY, n int)"):
+        streaming.table(table)
+    streaming.sql("CREATE TABLE root (id bigint, n int) PARTITION BY RANGE (id)")
+    streaming.sql("ALTER TABLE root ATTACH PARTITION low FOR VALUES FROM (MINVALUE) TO (MAXVALUE)")
+    streaming.sql("ALTER TABLE root REPLICA IDENTITY FULL")
+    for table in ("young", "root"):
+        streaming.sql(f"INSERT INTO {table} SELECT i, 0 FROM generate_series(1, 10) i")
+    confirm_all(streaming)
+    old = streaming.cluster.terminate_feed_worker()
+    assert streaming.cluster.wait_for_feed_worker() != old
+    for table in ("young", "root"):
+        long.execute(f"INSERT INTO {table} VALUES (11, 1)")
+        long.execute(f"UPDATE {table} SET n = n + 1")
+    long.commit()
+    for table in ("young", "root"):
+        assert len(streaming.check(table)) == 10 + 1 + 2 * 11
+        assert [row.change for row in streaming.rows(table)][:11] == ["insert"] * 11
+    assert len(streaming.check("one")) == 501
+
+
+def test_what_a_new_worker_finds_first_is_decoded_once(streaming):
+    def decoded():
+        return streaming.value("SELECT total_bytes FROM pg_stat_replication_slots")
+
+    def insert(first):
+        streaming.sql("INSERT INTO one SELECT i, 0, 'x' FROM generate_series(%s::int, 9999 + %s::int) i", [first, first])
+
+    confirm_all(streaming)
+    before = decoded()
+    insert(10_001)
+    confirm_all(streaming)
+    once = decoded() - before
+    # The slot as it is now outlives the crash.
+    streaming.sql("CHECKPOINT")
+    worker = streaming.cluster.wait_for_feed_worker()
+    os.kill(worker, signal.SIGSTOP)
+    insert(20_001)
+    # The server starts all its processes anew, and these statistics with them.
+    os.kill(worker, signal.SIGKILL)
+    streaming.come_back()
+    assert streaming.cluster.wait_for_feed_worker() != worker
+    streaming.flush()
+    assert 0.9 * once < decoded() < 1.5 * once
+    assert len(streaming.check("one")) == 20_500

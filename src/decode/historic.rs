@@ -1,5 +1,6 @@
-//! The catalog as of the change that is being decoded. Everything here is called within a callback,
-//! where the historic snapshot is set and allows catalog access (reorderbuffer.c).
+//! The catalog as of the change that is being decoded. Everything here is called where a historic
+//! snapshot is set and allows catalog access: within a callback (reorderbuffer.c), or with
+//! `Decoder::with_historic_catalog`.
 
 use pgrx::pg_sys;
 use std::collections::HashSet;
@@ -60,26 +61,6 @@ pub fn full_tables(of_interest: impl Fn(u32) -> bool, roots: &Roots) -> Vec<u32>
     });
     tables.retain(|table| !lacking.contains(table));
     tables
-}
-
-/// Id of the (sub)transaction that created a relation: the row of a system column is never changed
-/// after that. `None` if the catalog has no such row.
-pub(super) fn creating_xid(relation: u32) -> Option<u32> {
-    // SAFETY: a catalog look-up; the tuple is released before returning. The attribute number is the
-    // key's int2.
-    unsafe {
-        let tuple = pg_sys::SearchSysCache2(
-            pg_sys::SysCacheIdentifier::ATTNUM as i32,
-            pg_sys::Datum::from(relation),
-            pg_sys::Datum::from(pg_sys::TableOidAttributeNumber as i16),
-        );
-        if tuple.is_null() {
-            return None;
-        }
-        let xid = (*(*tuple).t_data).t_choice.t_heap.t_xmin;
-        pg_sys::ReleaseSysCache(tuple);
-        Some(xid.into_inner())
-    }
 }
 
 /// Reads the row of `pg_class` of a relation; `None` if there is none.

@@ -16,7 +16,7 @@ mod stream;
 
 pub use historic::{full_tables, identity_full, is_partitioned, rewritten, with_relation};
 pub use invalidations::{Invalidated, invalidation_count, take_invalidated, watch_invalidations};
-pub use partitions::{Roots, partition_roots, roots};
+pub use partitions::{Roots, partition_roots};
 pub use peek::{Existing, existing};
 pub use plugin::{Change, Relation, Sink, Transaction, fixed_attributes};
 pub use slot::{PLUGIN, Slot, allow_plugin_for_this_process, slot_name};

@@ -71,7 +71,7 @@ fn parent_of(child: u32) -> Option<u32> {
 }
 
 /// All partitions of tables, with their roots. Those being detached concurrently are not in it.
-/// Within a callback.
+/// With a historic snapshot.
 pub fn partition_roots() -> Roots {
     let mut parents = Vec::new();
     scan(None, |row| {
@@ -87,7 +87,7 @@ pub fn partition_roots() -> Roots {
 }
 
 /// From each one's parent to its root.
-pub fn roots(parents: HashMap<u32, u32>) -> Roots {
+fn roots(parents: HashMap<u32, u32>) -> Roots {
     let root = |child: &u32| {
         let mut top = *child;
         while let Some(parent) = parents.get(&top) {

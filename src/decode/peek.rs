@@ -2,17 +2,15 @@
 //!
 //! The changes of a table that is created later are all in the WAL that is decoded; one that was
 //! there before may have rows that are not. The catalog of today does not tell the two apart, the
-//! historic catalog at the first commit after that point does.
+//! historic catalog at that point does.
 
 use pgrx::pg_sys;
 use std::collections::HashSet;
-use std::time::Duration;
 
-use super::historic::{creating_xid, scan_classes};
+use super::historic::scan_classes;
 use super::partitions::{Roots, partition_roots};
 use super::plugin::{Change, Relation, Sink, Transaction};
 use super::stream::Decoder;
-use crate::process;
 
 /// What there was at the point from which a slot decodes.
 #[derive(Clone, Debug, Default)]
@@ -23,70 +21,41 @@ pub struct Existing {
     pub roots: Roots,
 }
 
-/// Looks at the historic catalog when the first transaction comes, and ignores everything else.
-#[derive(Default)]
-struct Peek {
-    roots: Option<Roots>,
-    existing: Option<Existing>,
-}
+/// Of what is before that point nothing is handed over (snapbuild.c `SnapBuildXactNeedsSkip`).
+struct Nothing;
 
-impl Sink for Peek {
+impl Sink for Nothing {
     fn record(&mut self, _: u64, _: u32) {}
-
-    fn begin(&mut self) {
-        // What the transaction detaches is not to be seen any more when it commits.
-        if self.roots.is_none() {
-            self.roots = Some(partition_roots());
-        }
-    }
 
     fn change(&mut self, _: &Transaction, _: &Relation, _: Change) {}
 
     fn truncate(&mut self, _: &Transaction, _: &Relation) {}
 
-    fn commit(&mut self, transaction: &Transaction) {
-        if self.existing.is_none() {
-            self.existing = Some(Existing {
-                tables: tables_before(transaction),
-                roots: self.roots.take().unwrap_or_default(),
-            });
-        }
-    }
+    fn commit(&mut self, _: &Transaction) {}
 
     fn wants_pause(&self) -> bool {
-        self.existing.is_some()
+        false
     }
 }
 
-/// What existed where the decoder stands, and the decoder, back where it was. `None` if nothing has
-/// been committed from there to the end of the WAL, which is waited for until it is at least `until`:
-/// then it is what there is today.
-pub fn existing(mut decoder: Decoder, until: u64) -> (Decoder, Option<Existing>) {
-    let mut peek = Peek::default();
-    while peek.existing.is_none() {
-        let at_end = decoder.run(&mut peek, Duration::from_secs(1));
-        if at_end && decoder.position() >= until {
-            break;
-        }
-        if at_end {
-            process::wait(Duration::from_millis(10));
-        }
-    }
-    (decoder.again(), peek.existing)
+/// What existed where the slot of a new decoder stands, and the decoder, back where it reads from: who
+/// comes later has to see those records, too.
+pub fn existing(mut decoder: Decoder) -> (Decoder, Existing) {
+    decoder.pass_confirmed(&mut Nothing);
+    let existing = decoder.with_historic_catalog(|| Existing {
+        tables: tables(),
+        roots: partition_roots(),
+    });
+    (decoder.again(), existing)
 }
 
-/// The tables of the historic catalog, without those that the transaction created.
-///
-/// It runs in the transaction's commit callback, where the catalog is as the transaction left it.
-fn tables_before(transaction: &Transaction) -> HashSet<u32> {
+/// The tables of the historic catalog.
+fn tables() -> HashSet<u32> {
     let mut tables = HashSet::new();
     scan_classes(|class| {
-        let table = class.oid.to_u32();
         let kind = class.relkind as u8;
-        if (kind == pg_sys::RELKIND_RELATION || kind == pg_sys::RELKIND_PARTITIONED_TABLE)
-            && creating_xid(table) != Some(transaction.xid)
-        {
-            tables.insert(table);
+        if kind == pg_sys::RELKIND_RELATION || kind == pg_sys::RELKIND_PARTITIONED_TABLE {
+            tables.insert(class.oid.to_u32());
         }
     });
     tables

@@ -257,8 +257,6 @@ pub unsafe fn fixed_attributes<const N: usize>(
 pub trait Sink {
     /// A WAL record is about to be decoded; it ends at `end_lsn` and has the checksum `crc`.
     fn record(&mut self, end_lsn: u64, crc: u32);
-    /// A transaction comes; the catalog is as it was before.
-    fn begin(&mut self) {}
     /// A row of the transaction was changed.
     fn change(&mut self, transaction: &Transaction, relation: &Relation, change: Change);
     /// A table, or some of its partitions, were truncated.
@@ -327,13 +325,11 @@ unsafe extern "C-unwind" fn startup(
     }
 }
 
-#[pg_guard]
+/// The server wants it of every plugin.
 unsafe extern "C-unwind" fn begin(
-    ctx: *mut pg_sys::LogicalDecodingContext,
+    _ctx: *mut pg_sys::LogicalDecodingContext,
     _transaction: *mut pg_sys::ReorderBufferTXN,
 ) {
-    // SAFETY: as in `change`.
-    unsafe { sink(ctx).begin() };
 }
 
 /// The transaction of a callback.

@@ -28,6 +28,8 @@ mod symbols {
             timeline: *mut pg_sys::TimeLineID,
         );
         pub fn wal_segment_close(state: *mut pg_sys::XLogReaderState);
+        pub fn SnapBuildCurrentState(builder: *mut pg_sys::SnapBuild) -> c_int;
+        pub fn SnapBuildGetOrBuildSnapshot(builder: *mut pg_sys::SnapBuild) -> pg_sys::Snapshot;
         pub fn GetFlushRecPtr(timeline: *mut pg_sys::TimeLineID) -> pg_sys::XLogRecPtr;
     }
 }
@@ -50,6 +52,26 @@ pub unsafe fn process_and_read(
         })
     };
     !record.is_null()
+}
+
+/// The catalog as of the records that a context has decoded so far; `None` if it does not know it yet
+/// (snapbuild.c).
+///
+/// # Safety
+/// `ctx` must be a decoding context.
+pub unsafe fn historic_snapshot(
+    ctx: *mut pg_sys::LogicalDecodingContext,
+) -> Option<pg_sys::Snapshot> {
+    /// SNAPBUILD_CONSISTENT (snapbuild.h).
+    const CONSISTENT: c_int = 2;
+    // SAFETY: the caller's promise; the closure holds nothing that has a destructor.
+    unsafe {
+        let builder = (*ctx).snapshot_builder;
+        pg_sys::ffi::pg_guard_ffi_boundary(|| {
+            (symbols::SnapBuildCurrentState(builder) == CONSISTENT)
+                .then(|| symbols::SnapBuildGetOrBuildSnapshot(builder))
+        })
+    }
 }
 
 /// Reads a WAL page, but never waits for WAL that is not flushed yet: then -1, on which

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::plugin::{self, Sink, SinkPointer};
 use super::raw;
 use super::slot::Slot;
+use crate::process;
 
 /// PROC_IN_LOGICAL_DECODING (proc.h), which pgrx does not bind.
 const IN_LOGICAL_DECODING: u8 = 0x10;
@@ -164,6 +165,50 @@ impl Decoder {
             self.position = self.position.max(end);
         }
         true
+    }
+
+    /// Decodes the records before the point from which the slot hands over, which hand nothing over. They
+    /// are all there: no slot is confirmed up to WAL that is not flushed.
+    pub(super) fn pass_confirmed(&mut self, sink: &mut dyn Sink) {
+        let confirmed = self.slot.confirmed();
+        // SAFETY: the context and its reader live as long as `self`.
+        let stands_before = |decoder: &Decoder| unsafe {
+            !decoder.read || (*(*decoder.ctx).reader).ReadRecPtr < confirmed
+        };
+        while stands_before(self) && self.next(sink, u64::MAX) {
+            pgrx::check_for_interrupts!();
+        }
+    }
+
+    /// Runs `work` with the catalog as of the records decoded so far.
+    ///
+    /// Raises an error if the slot does not have it there: what was committed next could not be decoded.
+    pub(super) fn with_historic_catalog<R>(&self, work: impl FnOnce() -> R) -> R {
+        // SAFETY: the context lives as long as `self`.
+        let snapshot = unsafe { raw::historic_snapshot(self.ctx) };
+        let snapshot = snapshot.unwrap_or_else(|| {
+            error!(
+                "the replication slot has no consistent catalog at {}; \
+                 once it is dropped, a new one is made and all tables are copied anew",
+                lsn_text(self.slot.confirmed())
+            )
+        });
+        let result = process::in_transaction(|| {
+            // SAFETY: as decoding itself looks at the catalog (reorderbuffer.c
+            // `ReorderBufferProcessTXN`), in caches of this time alone. No transaction is being decoded,
+            // so that none sees its own changes and needs their order. An ERROR in between ends the
+            // worker.
+            unsafe {
+                pg_sys::InvalidateSystemCaches();
+                pg_sys::SetupHistoricSnapshot(snapshot, std::ptr::null_mut());
+                let result = work();
+                pg_sys::TeardownHistoricSnapshot(false);
+                result
+            }
+        });
+        // SAFETY: a plain call outside any transaction and callback.
+        unsafe { pg_sys::InvalidateSystemCaches() };
+        result
     }
 
     /// Reads a record where none could be read before; false if there is none yet.

@@ -14,7 +14,7 @@ use super::options::Options;
 use super::own_wal::Refusal;
 use super::reason::{Lack, Lacking};
 use crate::columns::{Encoding, Shape};
-use crate::decode::{Existing, insert_position, roots};
+use crate::decode::insert_position;
 use crate::foreign_server;
 use crate::lake::{Access, Field};
 use crate::process;
@@ -399,36 +399,6 @@ pub fn columns(tables: &[u32]) -> Vec<(u32, Vec<Field>)> {
     let some = |some: &[u32]| with_catalog(|| some.iter().copied().filter_map(read).collect());
     let parts = tables.chunks(LOCKED_AT_ONCE).map(some);
     parts.collect::<Vec<Vec<_>>>().concat()
-}
-
-/// The tables of the database, and their partitions.
-pub fn existing_now() -> Existing {
-    let pairs = |client: &SpiClient, query: &str| -> SpiResult<Vec<(u32, u32)>> {
-        let rows = client.select(query, None, &[])?;
-        let oid = |row: &SpiHeapTupleData, at| -> SpiResult<u32> {
-            Ok(row.get::<pg_sys::Oid>(at)?.map_or(0, pg_sys::Oid::to_u32))
-        };
-        rows.map(|row| Ok((oid(&row, 1)?, oid(&row, 2)?))).collect()
-    };
-    let result: SpiResult<Existing> = with_catalog(|| {
-        Spi::connect(|client| {
-            let tables = pairs(
-                client,
-                "SELECT c.oid, c.oid FROM pg_catalog.pg_class c WHERE c.relkind IN ('r', 'p')",
-            )?;
-            let parents = pairs(
-                client,
-                "SELECT i.inhrelid, i.inhparent FROM pg_catalog.pg_inherits i \
-                 JOIN pg_catalog.pg_class p ON p.oid = i.inhparent \
-                 WHERE p.relkind = 'p' AND NOT i.inhdetachpending",
-            )?;
-            Ok(Existing {
-                tables: tables.into_iter().map(|(table, _)| table).collect(),
-                roots: roots(parents.into_iter().collect()),
-            })
-        })
-    });
-    result.unwrap_or_else(|error| error!("could not read the tables of this database: {error}"))
 }
 
 /// Begins a new life of every feed of this data directory: its slot is gone, so what happened since

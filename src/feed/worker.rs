@@ -10,8 +10,7 @@ use super::process_changes::read_when_failed;
 use super::publish::Published;
 use crate::columns;
 use crate::decode::{
-    Decoder, Existing, Slot, allow_plugin_for_this_process, existing, flush_position,
-    insert_position, watch_invalidations,
+    Decoder, Slot, allow_plugin_for_this_process, existing, flush_position, watch_invalidations,
 };
 use crate::lake::{Lake, LakeConfig};
 use crate::process;
@@ -262,26 +261,13 @@ fn run(database: u32) {
 
 /// The decoder, and where it stands.
 fn standing_point(decoder: Decoder) -> (Decoder, StandingPoint) {
-    let (decoder, existing) = existing_where_it_stands(decoder);
+    let (decoder, existing) = existing(decoder);
     let start = StandingPoint {
         position: decoder.position(),
         reads_from: decoder.slot().restart(),
         existing,
     };
     (decoder, start)
-}
-
-fn existing_where_it_stands(decoder: Decoder) -> (Decoder, Existing) {
-    let (decoder, found) = existing(decoder, 0);
-    if let Some(found) = found {
-        return (decoder, found);
-    }
-    // Nothing was committed so far. Then what there is now is it, unless something was created just
-    // now; what the catalog shows now is in the WAL before `until`.
-    let now = catalog::existing_now();
-    let until = insert_position();
-    let (decoder, found) = existing(decoder, until);
-    (decoder, found.unwrap_or(now))
 }
 
 /// Calls of `start` before a look at the catalog.

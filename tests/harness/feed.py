@@ -4,7 +4,7 @@ connection, and the questions that tests ask again and again."""
 import json
 
 from . import fail_points
-from .cluster import run
+from .cluster import process_state, run
 from .history import check
 from .readers import DELTA_RS, read_history
 from .source import table_rows
@@ -113,6 +113,13 @@ class Feed:
         """A new connection, after a restart of the server."""
         self.conn.close()
         self.conn = self.cluster.connect(self.dbname)
+
+    def come_back(self):
+        """Waits until the server has ended all sessions because of a killed process, and accepts new ones."""
+        session = self.conn.info.backend_pid
+        wait_for(lambda: process_state(session) is None, 20, "the server to end its sessions")
+        self.cluster.wait_for_connections()
+        self.reconnect()
 
     def close(self):
         """Leaves the cluster as it was, for the module's next test."""
