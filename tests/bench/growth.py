@@ -30,6 +30,8 @@ SIZES = (0.5, 5)
 LARGEST = 50
 # A commit's cost is the median of so many, the one named being the last.
 WINDOW = 100
+# wal2delta.log_retention of the group commits.
+RETENTION = "2min"
 
 
 def tables(clusters, options, say):
@@ -70,17 +72,20 @@ def drained(clusters, shape, runs, say, group, what):
 
 def commits(clusters, options, say):
     """Every commit brings one row and is asked for by flush()."""
-    steps = sorted({step for step in (100, 1000, 5000) if step < options.commits} | {options.commits})
+    changed = {"wal2delta__log_retention": RETENTION}
+    steps = sorted({step for step in (100, 1000, 5000, 10_000) if step < options.commits} | {options.commits})
     group = Group(
         "commits",
         "Growth: commits",
-        f"One row and flush(), again and again, upkeep beside it; at each commit the last {WINDOW} up to it.",
+        f"One row and flush(), again and again, upkeep beside it; at each commit the last {WINDOW} up to it. "
+        f"What is kept of the log for a day is kept for {RETENTION} here, in which there are about as many commits as "
+        "in a day with one every 15 s.",
         COMMIT_COLUMNS,
         options={"commits": options.commits},
-        settings=settings(),
+        settings=settings(**changed),
     )
     shape = Shape("growing", "", {"growing": MIDDLE_COLUMNS}, [insert("growing", MIDDLE_VALUES, 0, 0)])
-    with Scene(clusters, shape) as scene:
+    with Scene(clusters, shape, **changed) as scene:
         feed = Feed(scene.cluster, SCHEMA)
         feed.start(flush_interval="1 hour")
         feed.wait_until_streaming()
