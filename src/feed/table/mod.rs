@@ -13,10 +13,15 @@ use pgrx::prelude::*;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use super::buffer::{Buffer, Held};
+use super::buffer::Buffer;
 use super::reason::Reason;
-use super::visibility::Visibility;
-use crate::lake::{HistorySchema, HistoryWriter, Progress, Retry};
+use crate::lake::{HistorySchema, Progress, Retry};
+
+mod snapshot;
+mod stream;
+
+pub use snapshot::{Clearing, Copying, Phase, Snapshot, Start};
+pub use stream::{Boundary, InFlight, Pending, Stream};
 
 /// First and longest pause before something that failed is tried again.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
@@ -114,193 +119,6 @@ pub struct History {
     pub progress: Option<Progress>,
 }
 
-/// A table whose rows are copied.
-pub struct Snapshot {
-    /// The history that the copy replaces or, without rows yet, fills.
-    pub history: Option<History>,
-    /// Its history table is being made: columns, and last `_sort_by` given out for it.
-    pub opening: Option<(HistorySchema, i64)>,
-    /// The history's writer, if it has been open; it alone may commit to the history.
-    pub writer: Option<HistoryWriter>,
-    /// The commit under way that marks the history as having a gap.
-    pub marking: Option<u64>,
-    /// Whether the history is kept, and the rows that live in it have been deleted.
-    pub clearing: Clearing,
-    /// The LSN of an earlier copy whose commit failed, which may be in Delta all the same.
-    pub tried: Option<u64>,
-    /// Everything before this LSN is in the history already, or was never asked for.
-    pub since: u64,
-    /// The slot must not move past `since`: what made the snapshot necessary is known from the WAL
-    /// alone and has to be seen again after a restart.
-    pub pinned: bool,
-    /// Why a history is replaced; empty for a first snapshot.
-    pub why: &'static str,
-    /// How far it is.
-    pub phase: Phase,
-}
-
-/// What becomes of the rows that a history has, where it is kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Clearing {
-    /// Nothing has been done.
-    Not,
-    /// The writer was asked, with this number, to delete each row that lives.
-    Asked(u64),
-    /// Files of the writer say so, up to this `_sort_by`; they are committed with the copy.
-    Done(i64),
-    /// What lives cannot be told: the copy replaces the history.
-    Impossible,
-}
-
-/// Phase of a snapshot.
-pub enum Phase {
-    /// Waits for a lane. Changes that come now will be in the snapshot.
-    Queued,
-    /// A snapshot worker works on it; changes are held.
-    Copying(Box<Copying>),
-}
-
-/// Changes held while a table is copied.
-#[derive(Default)]
-pub struct Copying {
-    /// The lane of the snapshot worker.
-    pub lane: usize,
-    /// Where decoding stood when it began: `_pg_lsn` of the snapshot's rows.
-    pub lsn: u64,
-    /// What the snapshot sees, once the worker has told.
-    pub start: Option<Start>,
-    /// Builders for changes that come.
-    pub buffer: Option<Buffer>,
-    /// Changes held, in commit order; their `_sort_by` is not known before the rows are counted.
-    pub held: Vec<Held>,
-    /// Writer for changes that memory could not hold, and the last `_sort_by` it was given.
-    pub spilled: Option<(HistoryWriter, i64)>,
-    /// End of the last transaction with a change in here.
-    pub last_end: u64,
-}
-
-/// What the snapshot worker told at its start.
-pub struct Start {
-    /// What the snapshot sees.
-    pub seen: Visibility,
-    /// All that it sees was committed before this LSN.
-    pub until: u64,
-    /// The table's columns.
-    pub schema: HistorySchema,
-    /// Folder of the history table.
-    pub folder: String,
-    /// The most rows it can have.
-    pub most_rows: u64,
-}
-
-/// A table whose changes are fed.
-pub struct Stream {
-    /// The history, if it was there when the worker began to feed it.
-    pub history: Option<History>,
-    /// Transactions that end at or before this LSN are in it.
-    pub settled: u64,
-    /// A record with this checksum must end at `settled`; `None`: it has, or that cannot be known.
-    pub unchecked: Option<u32>,
-    /// Last `_sort_by` given out.
-    pub sort_by: i64,
-    /// The history table's columns, once it is there or about to be.
-    pub schema: Option<HistorySchema>,
-    /// The writer has not been told of `schema` yet.
-    pub evolved: bool,
-    /// Builders, from the first change on.
-    pub buffer: Option<Buffer>,
-    /// The writer, from the first batch on.
-    pub writer: Option<HistoryWriter>,
-    /// Changes since the last commit that was asked for.
-    pub pending: Option<Pending>,
-    /// Where the current transaction began, if it may have to be given up and no other.
-    pub boundary: Option<Boundary>,
-    /// Commits that were asked for, oldest first.
-    pub in_flight: VecDeque<InFlight>,
-    /// Its history is being made before it has a row: the commit that made the table what it is.
-    pub opening: Option<u64>,
-    /// It has no rows in its history, and its storage was replaced before this LSN: should there be
-    /// rows from before that in the WAL, they have other values now.
-    pub rewritten_by: Option<u64>,
-    /// Rows of the current transaction came while the identity was not FULL; only if it is at the
-    /// transaction's end are they whole.
-    pub unproven: bool,
-    /// Whether it ever had a row, as far as this worker knows.
-    pub has_rows: bool,
-}
-
-/// Changes that no commit was asked for yet.
-#[derive(Clone, Copy, Debug)]
-pub struct Pending {
-    /// Commit record of the first transaction in it.
-    pub first: u64,
-    /// End of the last transaction in it.
-    pub last_end: u64,
-    /// Checksum of the record that ends there.
-    pub last_crc: u32,
-    /// When the first change came.
-    pub came: Instant,
-}
-
-/// What was pending before a transaction that changes the catalog, all of it handed to the writer, and
-/// nothing of the transaction.
-#[derive(Clone, Copy, Debug)]
-pub struct Boundary {
-    /// End of the transaction.
-    pub of: u64,
-    /// What was pending.
-    pub pending: Pending,
-}
-
-/// A commit that was asked for.
-#[derive(Clone, Copy, Debug)]
-pub struct InFlight {
-    /// Number by which the writer answers.
-    pub ticket: u64,
-    /// Commit record of the first transaction in it; 0 for the first copy of a table.
-    pub first: u64,
-    /// Whether it brings a snapshot.
-    pub snapshot: bool,
-    /// It brings no rows, only columns: what made it necessary lies before `first`.
-    pub bare: bool,
-}
-
-impl Stream {
-    /// A table that is fed from here on, with nothing pending.
-    pub fn new(history: Option<History>, settled: u64) -> Stream {
-        Stream {
-            sort_by: history.as_ref().map_or(i64::MIN, |history| history.sort_by),
-            has_rows: history.is_some(),
-            schema: history.as_ref().map(|history| history.schema.clone()),
-            history,
-            settled,
-            unchecked: None,
-            evolved: false,
-            buffer: None,
-            writer: None,
-            pending: None,
-            boundary: None,
-            in_flight: VecDeque::new(),
-            opening: None,
-            rewritten_by: None,
-            unproven: false,
-        }
-    }
-
-    /// Start of the first transaction that is not in Delta yet.
-    pub fn first_undurable(&self) -> Option<u64> {
-        self.in_flight
-            .front()
-            .map(|commit| commit.first)
-            .or(self.pending.map(|pending| pending.first))
-    }
-
-    /// Whether a snapshot is being committed.
-    pub fn joins_snapshot(&self) -> bool {
-        self.in_flight.iter().any(|commit| commit.snapshot)
-    }
-}
-
 /// What has to happen for a failed table to go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remedy {
@@ -385,18 +203,7 @@ impl Table {
 
     /// A snapshot that waits for a lane.
     pub fn queued(history: Option<History>, since: u64, pinned: bool, why: &'static str) -> State {
-        State::Snapshot(Box::new(Snapshot {
-            history,
-            why,
-            opening: None,
-            writer: None,
-            marking: None,
-            clearing: Clearing::Not,
-            tried: None,
-            since,
-            pinned,
-            phase: Phase::Queued,
-        }))
+        State::Snapshot(Box::new(Snapshot::queued(history, since, pinned, why)))
     }
 
     /// Why it takes no part, or that it does. A fault is said in the log, once.
