@@ -12,10 +12,10 @@ SETTINGS = {"wal2delta.flush_interval": "300ms"}
 
 TABLES = ["one", "two"]
 
-# Snapshot workers: those of the database but its feed worker, which has the slot.
+# Snapshot workers: those of the database but its feed worker, which has the slot, or is about to.
 COPIERS = (
-    "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'wal2delta' AND datname IS NOT NULL"
-    " AND pid NOT IN (SELECT active_pid FROM pg_replication_slots WHERE active_pid IS NOT NULL)"
+    "SELECT count(*) FROM pg_stat_activity, pg_replication_slots"
+    " WHERE backend_type = 'wal2delta' AND datname IS NOT NULL AND pid <> active_pid"
 )
 
 

@@ -26,8 +26,9 @@ class Starting:
         assert not self.thread.is_alive()
 
 
+@pytest.mark.parametrize("altered", ["at once", "later"])
 @pytest.mark.parametrize("third_begins", ["before the consistent point", "after start"])
-def test_a_table_made_while_the_slot_is_made(make_cluster, make_feed, third_begins):
+def test_a_table_made_while_the_slot_is_made(make_cluster, make_feed, third_begins, altered):
     """PostgreSQL's snapshot builder does not track what commits before it has seen the end of all
     transactions that ran at first."""
     feed = make_feed("shop", cluster=make_cluster())
@@ -49,6 +50,9 @@ def test_a_table_made_while_the_slot_is_made(make_cluster, make_feed, third_begi
     starting.returned()
     third.execute("INSERT INTO t VALUES (2, 1)")
     third.commit()
+    if altered == "later":
+        # Nothing has had it copied but that it was there.
+        feed.check("t")
     feed.sql("ALTER TABLE t ADD m int")
     third.execute("INSERT INTO t VALUES (3, 1, 2)")
     third.commit()

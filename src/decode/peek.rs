@@ -38,8 +38,8 @@ impl Sink for Nothing {
     }
 }
 
-/// What existed where the slot of a new decoder stands, and the decoder, back where it reads from: who
-/// comes later has to see those records, too.
+/// What existed where the slot of a new decoder stands, and a decoder that has decoded nothing: its user
+/// has to see the records before that point, too.
 pub fn existing(mut decoder: Decoder) -> (Decoder, Existing) {
     decoder.pass_confirmed(&mut Nothing);
     let existing = decoder.with_historic_catalog(|| Existing {

@@ -81,11 +81,11 @@ impl Slot {
             drop(allowed);
             pg_sys::DecodingContextFindStartpoint(ctx);
             pg_sys::FreeDecodingContext(ctx);
+            pg_sys::CommitTransactionCommand();
+            pg_sys::CurrentMemoryContext = caller;
             let begin = wait_for_right_catalog();
             pg_sys::LogicalConfirmReceivedLocation(begin);
             pg_sys::ReplicationSlotPersist();
-            pg_sys::CommitTransactionCommand();
-            pg_sys::CurrentMemoryContext = caller;
         }
         Slot(())
     }
@@ -209,15 +209,33 @@ impl Slot {
 /// cannot run any more. So: all that ran at first must end, then such a record is written, then all
 /// must end that may have begun before it. None of them has to be decoded: tables that are there by
 /// now are copied.
+///
+/// Such a record leaves the snapshot that decoding has made before as it is, and a change of any row
+/// has it made as soon as all that ran at first have ended. A commit that changes the catalog has it
+/// made anew (`SnapBuildCommitTxn`).
 fn wait_for_right_catalog() -> u64 {
     wait_for_running_transactions();
     // SAFETY: as pg_log_standby_snapshot() does it.
     unsafe { pg_sys::LogStandbySnapshot() };
     wait_for_running_transactions();
+    commit_catalog_change();
     let end = insert_position();
     // SAFETY: flushes WAL that exists already; a slot must not be ahead of it after a crash.
     unsafe { pg_sys::XLogFlush(end) };
     end
+}
+
+/// Commits what decoding takes for a change of the catalog, and what changes nothing.
+fn commit_catalog_change() {
+    process::in_transaction(|| {
+        // SAFETY: in a transaction, which gets an id and has every process forget what it knows of a
+        // catalog that is hardly used; the commit writes that to the WAL (xact.c
+        // `RecordTransactionCommit`).
+        unsafe {
+            pg_sys::GetCurrentTransactionId();
+            pg_sys::CacheInvalidateRelcacheByRelid(pg_sys::SecLabelRelationId);
+        }
+    });
 }
 
 /// Waits until every transaction that runs now has ended.

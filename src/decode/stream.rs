@@ -169,14 +169,22 @@ impl Decoder {
 
     /// Decodes the records before the point from which the slot hands over, which hand nothing over. They
     /// are all there: no slot is confirmed up to WAL that is not flushed.
+    ///
+    /// The first record is decoded wherever it is: a slot is read from a record of running transactions,
+    /// from which the catalog is known, and can be confirmed up to there.
     pub(super) fn pass_confirmed(&mut self, sink: &mut dyn Sink) {
         let confirmed = self.slot.confirmed();
-        // SAFETY: the context and its reader live as long as `self`.
-        let stands_before = |decoder: &Decoder| unsafe {
-            !decoder.read || (*(*decoder.ctx).reader).ReadRecPtr < confirmed
-        };
-        while stands_before(self) && self.next(sink, u64::MAX) {
+        let mut first = true;
+        loop {
             pgrx::check_for_interrupts!();
+            self.read = self.read || self.read_first();
+            // SAFETY: the context and its reader live as long as `self`.
+            let start = unsafe { (*(*self.ctx).reader).ReadRecPtr };
+            if !self.read || start >= confirmed && !first {
+                return;
+            }
+            first = false;
+            self.next(sink, u64::MAX);
         }
     }
 
