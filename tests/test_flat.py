@@ -20,15 +20,11 @@ SETTLED = RETENTION + 60 + 10
 # Seconds between two rows: shorter than commits follow each other.
 PACE = 0.004
 
-# What is compared of the first and the last half of the samples, and by how much it may have grown. Data files
-# go from a few to some two hundred and back with each merge, so that only their peaks say anything.
-COMPARED = {
-    "log": (statistics.median, 1.5),
-    "files": (max, 1.5),
-    "on disk": (statistics.median, 1.5),
-    "memory": (statistics.median, 1.3),
-    "cpu of a commit, ms": (statistics.median, 1.5),
-}
+# By how much the medians of the last half of the samples may be above those of the first.
+COMPARED = {"log": 1.5, "on disk": 1.5, "memory": 1.3, "cpu of a commit, ms": 1.5}
+# Data files of the table: they go from a few to some two hundred and back with each merge, about as fast as samples
+# follow each other, so that two halves of them may see other parts of that. Unmerged, each commit leaves one.
+MOST_FILES = 500
 
 SETTINGS = {
     "wal2delta.flush_interval": "10ms",
@@ -102,9 +98,9 @@ def test_commits_cost_the_same_after_many(make_cluster, make_feed, request):
         later["cpu of a commit, ms"] = 1000 * (later["cpu"] - earlier["cpu"]) / stretch
         print({name: round(value, 1) for name, value in later.items()})
     samples = [it for it in samples if it["seconds"] > samples[0]["seconds"] + SETTLED]
-    assert len(samples) >= 30, "too few commits to compare"
+    assert len(samples) >= 10, "too few commits to compare"
     half = len(samples) // 2
-    for what, (summary, factor) in COMPARED.items():
-        first, last = (summary(it[what] for it in part) for part in (samples[:half], samples[half:]))
+    for what, factor in COMPARED.items():
+        first, last = (statistics.median(it[what] for it in part) for part in (samples[:half], samples[half:]))
         assert last <= factor * first, f"{what}: {first} before, {last} later"
-    assert max(it["files"] for it in samples) < 300
+    assert max(it["files"] for it in samples) < MOST_FILES
