@@ -143,8 +143,8 @@ impl Decoder {
 
     /// Decodes one record; false if there is none yet that ends at or before `limit`.
     fn next(&mut self, mut sink: &mut dyn Sink, limit: u64) -> bool {
-        if !self.read {
-            self.read = self.read_first();
+        if !self.has_record() {
+            return false;
         }
         // SAFETY: the context and its reader live as long as `self`. The sink pointer is set for
         // the time of the call only; an ERROR in between ends the worker, so that a dangling
@@ -153,7 +153,7 @@ impl Decoder {
         unsafe {
             let reader = (*self.ctx).reader;
             let end = (*reader).EndRecPtr;
-            if !self.read || end > limit {
+            if end > limit {
                 return false;
             }
             sink.record(end, (*(*reader).record).header.xl_crc);
@@ -177,10 +177,12 @@ impl Decoder {
         let mut first = true;
         loop {
             pgrx::check_for_interrupts!();
-            self.read = self.read || self.read_first();
+            if !self.has_record() {
+                return;
+            }
             // SAFETY: the context and its reader live as long as `self`.
             let start = unsafe { (*(*self.ctx).reader).ReadRecPtr };
-            if !self.read || start >= confirmed && !first {
+            if start >= confirmed && !first {
                 return;
             }
             first = false;
@@ -217,6 +219,12 @@ impl Decoder {
         // SAFETY: a plain call outside any transaction and callback.
         unsafe { pg_sys::InvalidateSystemCaches() };
         result
+    }
+
+    /// Whether the reader holds a record that was not decoded yet; reads one if it does not.
+    fn has_record(&mut self) -> bool {
+        self.read = self.read || self.read_first();
+        self.read
     }
 
     /// Reads a record where none could be read before; false if there is none yet.
